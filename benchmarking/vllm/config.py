@@ -1,0 +1,114 @@
+"""Every knob of the suite. Edit this file, or override a knob for one command:
+
+    BENCH_CONCURRENCY=2 python benchmarking/vllm/naive-batch.py
+    BENCH_PROFILE=local-cpu python benchmarking/vllm/naive-batch.py
+
+An override is `BENCH_` + the knob's name and is parsed by the knob's type (`none` clears an optional one).
+`BENCH_PROFILE` names a file in `profiles/` that sets many knobs at once; single overrides win over it.
+An unknown or unreadable override stops the run and names what was expected.
+"""
+
+from typing import Any
+
+from harness import overrides
+
+# --- Model and data -----------------------------------------------------------------------------------------
+
+# A hub id or a local folder; a relative folder is looked up from this file.
+MODEL_NAME: str = "Qwen/Qwen3-8B"
+# vLLM's load format. "auto" reads real weights; "dummy" draws random ones: same arithmetic, no download.
+LOAD_FORMAT: str = "auto"
+# One Parquet file or a folder of them, local or S3, with the columns `id` and `prompt`.
+INPUT_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
+# Where generate_data.ipynb writes its datasets: a local folder or an S3 prefix.
+DATASETS_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned"
+# Endpoint of an S3-compatible store; none means AWS. Credentials come from the environment, never from here.
+S3_ENDPOINT_URL: str | None = None
+
+# --- Output length ------------------------------------------------------------------------------------------
+
+# Tokens generated for every prompt while OUTPUT_LEN_DISTRIBUTION is "fixed" (the published setting).
+OUTPUT_LEN: int = 128
+# "fixed", or "uniform" / "log-uniform": each prompt gets its own length between the two bounds, in tokens, drawn
+# from a hash of the prompt and so the same in every run and strategy. Only then do requests end at different times.
+OUTPUT_LEN_DISTRIBUTION: str = "fixed"
+OUTPUT_LEN_MIN: int = 16
+OUTPUT_LEN_MAX: int = 512
+
+# --- Engines: the same limits reach every strategy ----------------------------------------------------------
+
+# Engines (data-parallel copies of the model), each on GPUS_PER_ENGINE GPUs. The published runs used 128.
+CONCURRENCY: int = 128
+# GPUs an engine; above 1 the model is split by tensor parallelism. 0 runs on CPU.
+GPUS_PER_ENGINE: int = 1
+# Longest prompt + output in tokens; the published 4,096.
+MAX_MODEL_LEN: int = 4096
+# Sequences in one engine step. Unset, vLLM takes 1,024 for LLM but 128 for AsyncLLM on an H200, so strategies would
+# run under different limits; pinned, they are comparable. 1,024 is the higher of the two defaults.
+MAX_NUM_SEQS: int = 1024
+# Tokens in one engine step (prefill chunk + decodes). Unset: 16,384 for LLM, 2,048 for AsyncLLM on an H200.
+MAX_NUM_BATCHED_TOKENS: int = 16384
+# Share of GPU memory for weights, activations and KV cache, 0 to 1 (vLLM's default).
+GPU_MEMORY_UTILIZATION: float = 0.9
+# KV-cache size in bytes; none lets GPU_MEMORY_UTILIZATION decide. Cut it to see what happens when the shared
+# prefixes no longer fit.
+KV_CACHE_MEMORY_BYTES: int | None = None
+# Tokens a KV block. 16 is CUDA's default; pinned so that CPU runs (default 128) see the same prefix sharing.
+BLOCK_SIZE: int = 16
+# Skips compilation and CUDA graphs: faster start, slower steps.
+ENFORCE_EAGER: bool = False
+ENABLE_PREFIX_CACHING: bool = True
+# Logits processors ("module:Class") added to every engine, comma separated; none for a plain run.
+LOGITS_PROCESSORS: str | None = None
+
+# --- How each strategy feeds its engines --------------------------------------------------------------------
+
+# Prompts a call of LLM.generate (the static batch); published.
+NAIVE_BATCH_SIZE: int = 512
+# Daft partitions of the static strategies; published. More than engines, so that all of them get work.
+NAIVE_PARTITIONS: int = 32
+# Prompts that Daft's provider submits at a time; published.
+CONTINUOUS_BATCH_SIZE: int = 512
+# Daft partitions of the provider's strategies. Published: 8. Daft 0.7.26 loses rows with more than one: the engines
+# are told that submission is over as soon as the first partition ends (README, "Differences").
+CONTINUOUS_PARTITIONS: int = 1
+# Rows a Ray Data block, and blocks an engine works on at a time: their product caps the requests in flight.
+RAY_BATCH_SIZE: int = 16
+RAY_MAX_CONCURRENT_BATCHES: int = 64
+# Blocks of the input; at least one an engine, or engines stay idle.
+RAY_BLOCKS: int = 32
+# Daft's prefix router. Rows buffered before the first submission:
+ROUTER_MAX_BUFFER_SIZE: int = 5000
+# Rows that a bucket needs to be submitted as one;
+ROUTER_MIN_BUCKET_SIZE: int = 16
+# share of a prompt, 0 to 1, that neighbours must have in common to fall in one bucket;
+ROUTER_PREFIX_MATCH_THRESHOLD: float = 0.33
+# rows by which an engine may lead the least loaded one before a prefix is sent elsewhere.
+ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
+
+# --- The machine and the harness ----------------------------------------------------------------------------
+
+# Logical CPUs of a Ray that the script starts itself; none counts the cores. Ray Data's stages need about 8 and wait
+# for them silently, so a small machine sets more than it has. Ignored on an existing cluster.
+RAY_NUM_CPUS: int | None = None
+# Records are appended here; a relative folder is looked up from this file.
+RESULTS_PATH: str = "results"
+# Free-text label of a run, stored in its record.
+RUN_LABEL: str | None = None
+# Engine counters are read this often, in seconds; 0 switches the probe off (phases and counters are then null).
+PROBE_INTERVAL_S: float = 1.0
+# The run is stopped as failed when no engine generates a token for this long, in seconds, once they are up;
+WATCHDOG_STALL_S: float = 120.0
+# or when the engines are not up after this long. A first start of Qwen3-8B on an H200 takes 80 to 216 s.
+WATCHDOG_START_S: float = 900.0
+
+overrides.apply(globals())
+
+# --- Derived; nothing below is a knob -----------------------------------------------------------------------
+
+# The published parameters: exactly OUTPUT_LEN tokens. With varying lengths a logits processor ends each request.
+SAMPLING_PARAMS: dict[str, Any] = (
+    {"min_tokens": OUTPUT_LEN, "max_tokens": OUTPUT_LEN}
+    if OUTPUT_LEN_DISTRIBUTION == "fixed"
+    else {"max_tokens": OUTPUT_LEN_MAX}
+)

@@ -1,0 +1,116 @@
+"""Typed overrides of `config.py` from the environment and from profiles.
+
+    BENCH_MAX_NUM_SEQS=64 BENCH_PROFILE=local-cpu python benchmarking/vllm/naive-batch.py
+
+A knob is an annotated upper-case name of the config module; its annotation says how text is parsed.
+"""
+
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PREFIX = "BENCH_"
+PROFILE_VARIABLE = PREFIX + "PROFILE"
+SUITE_DIR = Path(__file__).resolve().parents[1]
+LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH")
+
+
+class ConfigError(ValueError):
+    """A knob has a name or a value that cannot be used; the message says what was expected."""
+
+
+def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> None:
+    """Overrides the knobs in `config`, a module's globals: profile first, then single variables.
+
+    Raises ConfigError for an unknown name, an unreadable value or a missing profile.
+    """
+    knobs = knob_types(config)
+    for name, value in _profile(environ, knobs).items():
+        config[name] = value
+    for variable, text in environ.items():
+        if variable.startswith(PREFIX) and variable != PROFILE_VARIABLE:
+            name = variable.removeprefix(PREFIX)
+            config[name] = parse(variable, text, _known(variable, name, knobs))
+    for name in LOCAL_PATHS:
+        config[name] = absolute(config[name])
+
+
+def knob_types(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Name → annotated type of every knob in a module's globals."""
+    return {name: hint for name, hint in config["__annotations__"].items() if name.isupper()}
+
+
+def knob_values(config: types.ModuleType) -> dict[str, Any]:
+    """Name → value in force of every knob, for records."""
+    return {name: getattr(config, name) for name in knob_types(vars(config)) if hasattr(config, name)}
+
+
+def as_environment(config: types.ModuleType) -> dict[str, str]:
+    """The variables that give another process, on any node, exactly this configuration."""
+    return {PREFIX + name: "none" if value is None else str(value) for name, value in _knobs_only(config).items()}
+
+
+def _knobs_only(config: types.ModuleType) -> dict[str, Any]:
+    values = knob_values(config)
+    return {name: value for name, value in values.items() if not isinstance(value, dict)}
+
+
+def parse(variable: str, text: str, hint: Any) -> Any:
+    """`text` as a value of type `hint` (str, int, float, bool, or one of them | None)."""
+    options = typing.get_args(hint) or (hint,)
+    if text.lower() == "none" and types.NoneType in options:
+        return None
+    kind = next(option for option in options if option is not types.NoneType)
+    try:
+        return _PARSERS[kind](text)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{variable}={text!r}: expected {_expectation(options)}") from error
+
+
+def absolute(path: str | None) -> str | None:
+    """A relative folder that exists beside config.py as an absolute path; hub ids and URLs as they are."""
+    if path is None or "://" in path or os.path.isabs(path):
+        return path
+    local = SUITE_DIR / path
+    return str(local.resolve()) if local.exists() or path.startswith(".") else path
+
+
+def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, Any]:
+    name = environ.get(PROFILE_VARIABLE)
+    if not name:
+        return {}
+    path = SUITE_DIR / "profiles" / f"{name}.toml"
+    if not path.exists():
+        known = sorted(file.stem for file in path.parent.glob("*.toml"))
+        raise ConfigError(f"{PROFILE_VARIABLE}={name!r}: expected one of {known}")
+    values = tomllib.loads(path.read_text())
+    return {key: parse(f"{path.name}: {key}", str(value), _known(key, key, knobs)) for key, value in values.items()}
+
+
+def _known(variable: str, name: str, knobs: Mapping[str, Any]) -> Any:
+    if name not in knobs:
+        raise ConfigError(f"{variable}: no knob {name} in config.py; expected one of {sorted(knobs)}")
+    return knobs[name]
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+_PARSERS: dict[Any, Any] = {str: str, int: int, float: float, bool: _bool}
+
+
+def _expectation(options: tuple[Any, ...]) -> str:
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
+    return " or ".join(names[option] for option in options)
+
+
+if __name__ == "__main__":
+    import config as _config
+
+    print(json.dumps(knob_values(_config), indent=2))
