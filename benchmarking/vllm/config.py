@@ -10,7 +10,7 @@ An unknown or unreadable override stops the run and names what was expected.
 
 from typing import Any
 
-from harness import overrides
+from harness import overrides, quiet, results_block
 
 # --- Model and data -----------------------------------------------------------------------------------------
 
@@ -103,6 +103,7 @@ WATCHDOG_STALL_S: float = 120.0
 WATCHDOG_START_S: float = 900.0
 
 overrides.apply(globals())
+quiet.silence_libraries()
 
 # --- Derived; nothing below is a knob -----------------------------------------------------------------------
 
@@ -112,3 +113,8 @@ SAMPLING_PARAMS: dict[str, Any] = (
     if OUTPUT_LEN_DISTRIBUTION == "fixed"
     else {"max_tokens": OUTPUT_LEN_MAX}
 )
+
+
+def print_benchmark_results(record: dict[str, Any]) -> None:
+    """Prints a run's results and, as the last line, its record as JSON."""
+    results_block.show(record)

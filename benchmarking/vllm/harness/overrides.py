@@ -74,7 +74,7 @@ def parse(variable: str, text: str, hint: Any) -> Any:
 
 def absolute(path: str | None) -> str | None:
     """A relative folder that exists beside config.py as an absolute path; hub ids and URLs as they are."""
-    if path is None or "://" in path or os.path.isabs(path):
+    if path is None or "://" in path or Path(path).is_absolute():
         return path
     local = SUITE_DIR / path
     return str(local.resolve()) if local.exists() or path.startswith(".") else path

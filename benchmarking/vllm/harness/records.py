@@ -32,19 +32,68 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
 """
 
 import json
+import sys
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import config
+import pyarrow as pa
+import pyarrow.parquet as pq
+from harness import machine, overrides
 
 SCHEMA = 1
 
 Record = dict[str, Any]
 
 
-def append(record: Record, results_path: str | Path) -> Path:
-    """Appends one record as one line; returns the file. The line is written in one call, so a kill leaves no half."""
+def new(script: Path) -> Record:
+    """A record of a run of `script` that has not begun: every key present, what is not known yet null."""
+    unknown = ("status", "error", "wall_s", "phases_s", "phase_tokens", "waterfall_s", "idle_engine_s", "imbalance")
+    measured = ("rows", "tokens", "cache_state", "warnings", "counters", "engines", "dataset", "hardware")
+    return {
+        "schema": SCHEMA,
+        "run_id": uuid.uuid4().hex,
+        "strategy": script.stem,
+        "label": config.RUN_LABEL,
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": _command(script),
+        **dict.fromkeys((*unknown, *measured)),
+        "config": {name: portable(value) for name, value in overrides.knob_values(config).items()},
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+    }
+
+
+def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path:
+    """Appends one record as one line, and its time series as a Parquet file beside; returns the records' file."""
     path = Path(results_path) / "records.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
+    if series:
+        write_series(series, path.parent / "timeseries" / f"{record['run_id']}.parquet")
     line = json.dumps(record, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
     return path
+
+
+def write_series(series: list[dict[str, Any]], path: Path) -> None:
+    """Writes the engines' samples: one row a sample, times in seconds since the first."""
+    path.parent.mkdir(exist_ok=True)
+    first = min(row["at"] for row in series)
+    rows = [{"engine": row["engine"], "t_s": row["at"] - first, **row} for row in series]
+    pq.write_table(pa.Table.from_pylist(rows).drop_columns("at"), path, compression="zstd")
+
+
+def portable(value: Any) -> Any:
+    """A knob's value without this machine's folders: inside the repository relative to it, outside the last name."""
+    if not isinstance(value, str) or not value.startswith("/"):
+        return value
+    repository = overrides.SUITE_DIR.parents[1]
+    path = Path(value)
+    return str(path.relative_to(repository)) if path.is_relative_to(repository) else path.name
+
+
+def _command(script: Path) -> str:
+    return f"python {script.name} {' '.join(sys.argv[1:])}".strip()

@@ -1,0 +1,32 @@
+"""Continuous batching in arrival order: Daft's provider keeps each engine's queue filled, 512 prompts at a time.
+
+python benchmarking/vllm/continuous-batch.py
+"""
+
+import config
+import daft
+import pyarrow as pa
+from daft.functions import prompt
+from harness.engines import engine_args
+from harness.run import run
+from vllm import SamplingParams
+
+
+def continuous_batch() -> pa.Table:
+    df = daft.read_parquet(config.INPUT_PATH).into_partitions(config.CONTINUOUS_PARTITIONS)
+    output = prompt(
+        df["prompt"],
+        provider="vllm-prefix-caching",
+        model=config.MODEL_NAME,
+        engine_args=engine_args(),
+        generate_args={"sampling_params": SamplingParams(**config.SAMPLING_PARAMS)},
+        concurrency=config.CONCURRENCY,
+        gpus_per_actor=config.GPUS_PER_ENGINE,
+        do_prefix_routing=False,
+        batch_size=config.CONTINUOUS_BATCH_SIZE,
+    )
+    return df.with_column("output", output).select("id", "output").to_arrow()
+
+
+if __name__ == "__main__":
+    run(__file__, continuous_batch)

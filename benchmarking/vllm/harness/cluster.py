@@ -1,0 +1,101 @@
+"""Connects a script to Ray: the cluster it sits on, or a local one of its own.
+
+RAY_ADDRESS, or the cluster of the head node the script runs on, wins; otherwise Ray is started here and stopped at
+the end. Workers get this folder's code, the driver's configuration and the engine probe through the runtime
+environment, so they need the pinned packages but not the repository.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import config
+from harness import overrides, quiet
+
+FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
+# Stopping Ray takes seconds; where it hangs, its processes are killed instead.
+STOP_TIMEOUT_S = 20.0
+
+
+def connect() -> bool:
+    """Connects to Ray; returns whether a local one was started for this run."""
+    import ray
+
+    options: dict[str, Any] = {
+        "runtime_env": _runtime_env(),
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
+    address = _address()
+    if address == "local":
+        ray.init(address="local", num_cpus=config.RAY_NUM_CPUS, include_dashboard=False, **options)
+    else:
+        _join(address, options)
+    _configure_engines()
+    return address == "local"
+
+
+def gpus() -> int:
+    """GPUs that the connected cluster has."""
+    import ray
+
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def disconnect(started_here: bool, pids: Iterable[int]) -> None:
+    """Leaves Ray (stops it, if it was started here) and ends what is left of the engines' processes on this node."""
+    import psutil
+    import ray
+
+    ours = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    family = psutil.Process().children(recursive=True) if started_here else []
+    stopper = threading.Thread(target=ray.shutdown, daemon=True)
+    stopper.start()
+    stopper.join(STOP_TIMEOUT_S)
+    _, left = psutil.wait_procs({*ours, *family}, timeout=5)
+    for process in left:
+        process.send_signal(signal.SIGKILL)
+
+
+def _address() -> str:
+    """RAY_ADDRESS, the address that `ray start` left on this node, or "local"."""
+    # ray.init(address="auto") would also join a stranger's local Ray that it finds among the processes.
+    from ray._private.services import find_bootstrap_address
+
+    return os.environ.get("RAY_ADDRESS") or find_bootstrap_address(None) or "local"
+
+
+def _join(address: str, options: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, **options)
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at {address}. Start one, point RAY_ADDRESS at it, or set RAY_ADDRESS=local to run "
+            "on this machine alone"
+        ) from error
+
+
+def _runtime_env() -> dict[str, Any]:
+    forwarded = {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    return {
+        "working_dir": str(overrides.SUITE_DIR),
+        "excludes": ["results/", "*.ipynb", "*.md", "__pycache__/"],
+        "env_vars": {**quiet.EVERYWHERE, **quiet.WORKERS_ONLY, **forwarded, **overrides.as_environment(config)},
+        "worker_process_setup_hook": "harness.engine_probe.start",
+    }
+
+
+def _configure_engines() -> None:
+    import daft
+    import ray.data
+
+    daft.set_runner_ray()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    quiet.silence_ray_loggers()

@@ -1,0 +1,159 @@
+"""Watches the vLLM engine of its own process from a thread, without touching whoever built it.
+
+Ray starts it in every worker (`worker_process_setup_hook`), so it sees the engines of Daft's and Ray Data's
+unpatched actors as well as ours. It reads vLLM's Prometheus registry and the engine's live configuration and sends
+what it sees to the driver's EngineLog actor (engine_log.py). Messages, all times in seconds since the epoch:
+
+    importing   vLLM appears in the process
+    building    the engine core's process exists
+    ready       the engine answers: settings read back, counters before the first request
+    sample      every PROBE_INTERVAL_S: the columns of engine_metrics.SERIES
+    counters    each time the engine runs dry, and at least every interval: everything vLLM counts
+    dead        the core's process is gone
+    note        text for the user (batch statistics), from `report`
+"""
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import config
+
+ACTOR_NAME = "engine-log"
+# Short enough that a step (30 ms and more) is seen when it ends; a tick costs some 20 µs.
+TICK_S = 0.02
+# Until the engine is there nothing is counted, and looking for its process costs milliseconds.
+START_TICK_S = 0.2
+
+
+def start() -> None:
+    """Starts the watching thread in this process; called by Ray at the start of every worker."""
+    if config.PROBE_INTERVAL_S > 0:
+        threading.Thread(target=_watch, daemon=True, name="engine-probe").start()
+
+
+def report(text: str) -> None:
+    """Shows `text` to the user on the driver and delivers this engine's counters before returning.
+
+    For actors of our own: their owner may kill them the moment they have answered, before the thread has looked.
+    Silent where no driver listens (an engine outside a run).
+    """
+    import ray
+    from harness import engine_metrics as metrics
+
+    log = _engine_log()
+    if log is not None:
+        messages = [_message("note", text=text), _message("counters", counters=metrics.counters(), values=None)]
+        ray.get([log.tell.remote(message) for message in messages])
+
+
+def _watch() -> None:
+    _sleep_until(lambda: "vllm" in sys.modules, 0.05)
+    imported_at = time.time()
+    log = _sleep_until(_engine_log, START_TICK_S)
+    _send(log, "importing", vllm_imported_at=imported_at)
+    cores = _sleep_until(_core_processes, START_TICK_S)
+    _send(log, "building", core_started_at=min(core.create_time() for core in cores), cores=[c.pid for c in cores])
+    # Imported late: prometheus_client and vLLM's modules are only present where an engine is.
+    from harness import engine_metrics as metrics
+
+    _sleep_until(lambda: metrics.is_ready() or not _alive(cores), START_TICK_S)
+    if not metrics.is_ready():
+        _send(log, "dead")
+        return
+    engine = metrics.find_engine()
+    start_log = metrics.read_start_log()
+    _send(
+        log,
+        "ready",
+        settings=metrics.settings(engine, start_log),
+        start=start_log,
+        counters=metrics.counters(),
+        actor=_own_handle(),
+    )
+    _follow(log, cores, metrics.Clock(engine), metrics)
+
+
+def _follow(log: Any, cores: list[Any], clock: Any, metrics: Any) -> None:
+    """Ticks until a core dies; full counters whenever the engine has run dry, so that none is lost when its owner
+    is killed at the end of the job."""
+    next_sample = 0.0
+    counted = None
+    while True:
+        now = time.time()
+        idle, generated = clock.tick(now)
+        if now >= next_sample:
+            _send(log, "sample", values=metrics.sample(clock))
+            next_sample = now + config.PROBE_INTERVAL_S
+            if not _alive(cores):
+                _send(log, "dead")
+                return
+        if idle and generated != counted:
+            _send(log, "counters", counters=metrics.counters(), values=metrics.sample(clock))
+            counted = generated
+        time.sleep(TICK_S)
+
+
+def _sleep_until(found: Any, interval_s: float) -> Any:
+    while not (result := found()):
+        time.sleep(interval_s)
+    return result
+
+
+def _send(log: Any, kind: str, **content: Any) -> None:
+    log.tell.remote(_message(kind, **content))
+
+
+def _message(kind: str, **content: Any) -> dict[str, Any]:
+    return {"kind": kind, "at": time.time(), **_identity(), **content}
+
+
+def _own_handle() -> Any:
+    """A handle of the actor that holds the engine. Whoever keeps it keeps the actor, and so its last counters, alive
+    after its owner has dropped it at the end of the job."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return context.current_actor if context.get_actor_id() else None
+
+
+def _identity() -> dict[str, Any]:
+    import ray
+
+    node = ray.util.get_node_ip_address()
+    return {"engine": f"{node}:{os.getpid()}", "node": node, "pid": os.getpid()}
+
+
+def _engine_log() -> Any:
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    try:
+        return ray.get_actor(ACTOR_NAME)
+    except ValueError:
+        return None
+
+
+def _core_processes() -> list[Any]:
+    import psutil
+
+    return [child for child in psutil.Process().children(recursive=True) if _is_core(child)]
+
+
+def _is_core(process: Any) -> bool:
+    import psutil
+
+    try:
+        # Before the core renames itself its command line is multiprocessing's.
+        return process.name().startswith("VLLM") or "spawn_main" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _alive(cores: list[Any]) -> bool:
+    import psutil
+
+    return all(core.is_running() and core.status() != psutil.STATUS_ZOMBIE for core in cores)

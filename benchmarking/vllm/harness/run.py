@@ -1,0 +1,116 @@
+"""Runs one strategy: preflight, Ray, stopwatch, checks, record. Every strategy script ends in `run(__file__, it)`.
+
+Exit codes: 0 ok, 1 invalid (the run ended, but a check failed), 2 failed (it did not end), 3 refused by preflight.
+"""
+
+import importlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import config
+import pyarrow as pa
+from harness import cluster, engine_log, preflight, records
+from harness.evidence import evidence
+from harness.watchdog import Watchdog
+
+EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
+# The engines' last counters arrive within milliseconds of the last token; a lost message must not hold up a run.
+SETTLE_S = 5.0
+
+Strategy = Callable[[], pa.Table]
+
+
+def run(script: str, strategy: Strategy) -> None:
+    """Runs `strategy`, which returns a table with `id` and `output` (and `output_tokens` where it knows them), and
+    exits. The last line of stdout is the record, which is also appended under config.RESULTS_PATH."""
+    sys.exit(EXIT_CODES[Run(script, strategy).execute()])
+
+
+class Run:
+    """One run from preflight to record; the watchdog's thread may end it at any moment after the engines start."""
+
+    def __init__(self, script: str, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._record = records.new(Path(script))
+        self._log = engine_log.EngineLog()
+        self._closing = threading.Lock()
+        self._started_here = False
+        self._started_at = 0.0
+
+    def execute(self) -> str:
+        """Runs to the end and returns the record's status."""
+        try:
+            self._dataset = preflight.check(config)
+            self._started_here = cluster.connect()
+            preflight.check_gpus(cluster.gpus(), config)
+            # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
+            importlib.import_module("vllm")
+        except (preflight.PreflightError, ConnectionError) as error:
+            return self._close("refused", str(error))
+        try:
+            table, ended_at = self._generate()
+        except BaseException as error:  # noqa: BLE001  (a run that stops for any reason is a record that says why)
+            traceback.print_exc()
+            return self._close("failed", _cause(error), time.time())
+        return self._judge(table, ended_at)
+
+    def _generate(self) -> tuple[pa.Table, float]:
+        """The clock runs from the strategy's call to its return."""
+        mailbox = engine_log.open_mailbox()
+        watchdog = Watchdog(self._log, mailbox, self._dataset.expected_tokens, self._abort)
+        self._started_at = time.time()
+        watchdog.start()
+        try:
+            table = self._strategy()
+            ended_at = time.time()
+        finally:
+            watchdog.stop()
+        self._settle(watchdog)
+        return table, ended_at
+
+    def _settle(self, watchdog: Watchdog) -> None:
+        deadline = time.time() + SETTLE_S
+        while self._log.total("generation_tokens") < self._dataset.expected_tokens and time.time() < deadline:
+            time.sleep(0.2)
+            watchdog.drain()
+
+    def _judge(self, table: pa.Table, ended_at: float) -> str:
+        self._record.update(evidence(self._log, self._dataset, table, self._started_at, ended_at))
+        problems = self._record.pop("problems")
+        return self._close("invalid" if problems else "ok", "; ".join(problems) or None, ended_at)
+
+    def _abort(self, reason: str) -> None:
+        """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
+        status = self._close("failed", reason, time.time())
+        os._exit(EXIT_CODES[status])
+
+    def _close(self, status: str, error: str | None, ended_at: float | None = None) -> str:
+        """Writes the record, ends the processes, prints the results; whoever comes second waits for the exit."""
+        self._closing.acquire()
+        if ended_at is not None and self._record["wall_s"] is None:
+            self._record.update(evidence(self._log, self._dataset, None, self._started_at, ended_at))
+            self._record.pop("problems")
+        self._record.update(status=status, error=error)
+        records.append(self._record, self._log.series, config.RESULTS_PATH)
+        self._log.let_go()
+        cluster.disconnect(self._started_here, _pids(self._log))
+        config.print_benchmark_results(self._record)
+        sys.stdout.flush()
+        return status
+
+
+def _pids(log: engine_log.EngineLog) -> list[int]:
+    return [pid for engine in log.engines.values() for pid in [engine["pid"], *engine["cores"]]]
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost error in one line; remote errors carry theirs as text."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:500]

@@ -1,0 +1,104 @@
+"""Follows a run from a thread on the driver: drains the engines' messages, shows progress, and says when to give up.
+
+Peers can hang (a refused prompt, a dead engine, an actor without a GPU); the driver then waits inside their code, so
+only a second thread can end the run.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import config
+from harness.engine_log import EngineLog
+
+POLL_S = 0.5
+PROGRESS_S = 10.0
+# The mailbox answers in milliseconds; when it does not, its node or Ray itself is gone.
+MAILBOX_TIMEOUT_S = 30.0
+
+
+class Watchdog:
+    """Calls `give_up(reason)` once, from its thread, when the run cannot finish any more."""
+
+    def __init__(self, log: EngineLog, mailbox: Any, expected_tokens: int, give_up: Callable[[str], None]) -> None:
+        self._log, self._mailbox, self._expected, self._give_up = log, mailbox, expected_tokens, give_up
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="watchdog")
+        self._moved_at = self._started_at = self._shown_at = time.time()
+        self._tokens = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and drains what is still on its way."""
+        self._stop.set()
+        self._thread.join()
+        self.drain()
+
+    def drain(self) -> None:
+        import ray
+
+        self._log.extend(ray.get(self._mailbox.drain.remote(), timeout=MAILBOX_TIMEOUT_S))
+        for note in self._log.notes:
+            print(note, file=sys.stderr)
+        self._log.notes.clear()
+
+    def _follow(self) -> None:
+        while not self._stop.wait(POLL_S):
+            reason = self._look()
+            if reason and not self._stop.is_set():
+                self._give_up(reason)
+                return
+
+    def _look(self) -> str | None:
+        """Why the run cannot finish, or None."""
+        try:
+            self.drain()
+        except Exception as error:  # noqa: BLE001  (whatever Ray raises here, the run has lost its engines)
+            return f"Ray does not answer any more ({type(error).__name__}); see its logs for a node or GCS failure"
+        self._show_progress()
+        return self._dead_engine() or self._late_start() or self._stall()
+
+    def _dead_engine(self) -> str | None:
+        dead = [engine["engine"] for engine in self._log.engines.values() if engine["dead_at"]]
+        finished = self._log.total("generation_tokens") >= self._expected
+        return None if finished or not dead else f"engine {', '.join(dead)} died: its core process is gone"
+
+    def _late_start(self) -> str | None:
+        ready = sum("ready_at" in engine for engine in self._log.engines.values())
+        waited = time.time() - self._started_at
+        if ready >= config.CONCURRENCY or self._tokens or waited < config.WATCHDOG_START_S:
+            return None
+        return (
+            f"{ready} of {config.CONCURRENCY} engines ready after {waited:.0f} s and no token generated "
+            "(WATCHDOG_START_S); is there a GPU for each, and did Ray start their actors?"
+        )
+
+    def _stall(self) -> str | None:
+        tokens = self._log.total("generation_tokens")
+        ready = [engine["ready_at"] for engine in self._log.engines.values() if "ready_at" in engine]
+        if tokens > self._tokens or not ready:
+            self._tokens, self._moved_at = tokens, time.time()
+        idle = time.time() - max([self._moved_at, *ready])
+        if idle < config.WATCHDOG_STALL_S:
+            return None
+        return (
+            f"no token generated for {idle:.0f} s (WATCHDOG_STALL_S) after {tokens} of {self._expected}: "
+            "a prompt was refused, rows were lost, or the rows are not coming back"
+        )
+
+    def _show_progress(self) -> None:
+        now = time.time()
+        if now - self._shown_at < PROGRESS_S:
+            return
+        self._shown_at = now
+        ready = sum("ready_at" in engine for engine in self._log.engines.values())
+        running, waiting = self._log.total("running"), self._log.total("waiting")
+        print(
+            f"{now - self._started_at:5.0f} s  engines ready {ready}/{config.CONCURRENCY}  running {running}  "
+            f"waiting {waiting}  output tokens {self._log.total('generation_tokens')}/{self._expected}",
+            file=sys.stderr,
+        )
