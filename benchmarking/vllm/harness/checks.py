@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 FIRST_IDS = 5  # that a message names
 
-Lengths = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Counters(TypedDict):
@@ -41,8 +42,14 @@ class Verdict:
     def error(self) -> str | None:
         return "; ".join(self.problems) or None
 
+    def count(self, kind: str, number: int | None, detail: str) -> None:
+        """Books `number` rows as `kind`; `detail` says which, or how it is known."""
+        self.rows[kind] = number
+        if number:
+            self.problems.append(f"{number:,} of {self.rows['in']:,} rows {kind}, {detail}")
 
-def check(ids: pa.Array, returned: pa.Table, expected: int | Lengths, counters: Counters | None) -> Verdict:
+
+def check(ids: "pa.Array[Any]", returned: pa.Table, expected: int | Ints, counters: Counters | None) -> Verdict:
     """Compares what came back with what was asked for.
 
     ids       every input id once
@@ -51,63 +58,70 @@ def check(ids: pa.Array, returned: pa.Table, expected: int | Lengths, counters: 
               `ids`, where each request ends at its own length
     counters  None while the probe is off: lengths are then checked as far as `returned` shows them
 
-    Raises ValueError for a table without `id` or `output`, which no run should return.
+    Raises ValueError for a table without `id` or `output`.
     """
     if missing := {"id", "output"} - set(returned.column_names):
-        raise ValueError(f"a strategy returns the columns id and output: {sorted(missing)} not among {returned.schema}")
+        raise ValueError(f"expected columns id and output in the result: {sorted(missing)} not in {returned.schema}")
     verdict = Verdict({"in": len(ids), "out": len(returned)})
-    position = pc.index_in(returned["id"].cast(ids.type), value_set=ids).combine_chunks()
-    _check_ids(verdict, ids, returned, position)
-    verdict.rows |= {"short": None, "long": None}
+    row = pc.index_in(returned["id"].cast(ids.type), value_set=ids).fill_null(-1).to_numpy()
+    _check_ids(verdict, ids, returned, row)
     lengths = np.full(len(ids), expected) if isinstance(expected, int) else expected
+    verdict.rows |= {"short": None, "long": None}
     if "output_tokens" in returned.column_names:
-        _check_lengths(verdict, returned, position, lengths)
-    if counters:
-        _check_counters(verdict, counters, lengths, fixed=isinstance(expected, int))
+        _check_lengths(verdict, returned, row, lengths)
+    if counters is None:
+        verdict.unchecked.append("the engines' own token counts (the probe is off: PROBE_INTERVAL_S)")
     else:
-        verdict.unchecked.append("the engines' own token counts (PROBE_INTERVAL_S is 0)")
-    if verdict.rows["short"] is None and not counters:
-        verdict.unchecked.append("output lengths (the strategy returns no token counts)")
+        _check_totals(verdict, counters, lengths)
+    if verdict.rows["short"] is None:
+        _infer_lengths(verdict, counters, lengths, fixed=isinstance(expected, int))
     return verdict
 
 
-def _check_ids(verdict: Verdict, ids: pa.Array, returned: pa.Table, position: pa.Array) -> None:
-    times = np.bincount(position.drop_null().to_numpy(), minlength=len(ids))
-    _count(verdict, "missing", ids.filter(pa.array(times == 0)))
-    _count(verdict, "doubled", ids.filter(pa.array(times > 1)))
-    _count(verdict, "unknown", returned["id"].filter(position.is_null()))
-    _count(verdict, "null", returned["id"].filter(returned["output"].is_null()))
+def _check_ids(verdict: Verdict, ids: "pa.Array[Any]", returned: pa.Table, row: Ints) -> None:
+    times = np.bincount(row[row >= 0], minlength=len(ids))
+    _count(verdict, "missing", ids, times == 0)
+    _count(verdict, "doubled", ids, times > 1)
+    _count(verdict, "unknown", returned["id"], row < 0)
+    _count(verdict, "null", returned["id"], returned["output"].is_null().to_numpy())
 
 
-def _check_lengths(verdict: Verdict, returned: pa.Table, position: pa.Array, lengths: Lengths) -> None:
+def _check_lengths(verdict: Verdict, returned: pa.Table, row: Ints, lengths: Ints) -> None:
     """Row by row, where the strategy returns token counts. A null output is not counted as a short one too."""
-    judged = pc.and_(position.is_valid(), returned["output"].is_valid())
-    tokens = returned["output_tokens"].filter(judged).fill_null(0).to_numpy()
-    wanted = lengths[position.filter(judged.combine_chunks()).to_numpy()]
-    judged_ids = returned["id"].filter(judged)
-    _count(verdict, "short", judged_ids.filter(pa.array(tokens < wanted)))
-    _count(verdict, "long", judged_ids.filter(pa.array(tokens > wanted)))
+    judged = (row >= 0) & returned["output"].is_valid().to_numpy()
+    column: Any = returned["output_tokens"]
+    tokens = column.fill_null(0).to_numpy()
+    _count(verdict, "short", returned["id"], judged & (tokens < lengths[row]))
+    _count(verdict, "long", returned["id"], judged & (tokens > lengths[row]))
 
 
-def _check_counters(verdict: Verdict, counters: Counters, lengths: Lengths, fixed: bool) -> None:
-    """What the engines say they generated. Row counts from them only fill what the table could not show."""
-    finished = sum(counters["finished"].values())
+def _check_totals(verdict: Verdict, counters: Counters, lengths: Ints) -> None:
+    finished, tokens = sum(counters["finished"].values()), counters["generation_tokens"]
     if finished != len(lengths):
         verdict.problems.append(f"the engines finished {finished:,} requests for {len(lengths):,} rows")
-    if counters["generation_tokens"] != lengths.sum():
-        found = counters["generation_tokens"]
-        verdict.problems.append(f"the engines generated {found:,} tokens, {lengths.sum():,} were asked for")
-    # A request that no engine finished is missing, not short; and only equal numbers of requests compare by bucket.
-    short = long = None
-    if fixed:
-        short, long = finished - counters["finished"].get("length", 0), 0
-    elif finished == len(lengths):
+    if tokens != lengths.sum():
+        verdict.problems.append(f"the engines generated {tokens:,} tokens where {lengths.sum():,} were asked for")
+
+
+def _infer_lengths(verdict: Verdict, counters: Counters | None, lengths: Ints, fixed: bool) -> None:
+    """Lengths from what the engines counted, where the strategy returns text alone."""
+    if counters is None:
+        verdict.unchecked.append("output lengths (the strategy returns no token counts)")
+    elif fixed:
+        # With min_tokens = max_tokens, a request that ends for another reason than its length ended early. One that
+        # no engine finished is missing, not short.
+        early = sum(counters["finished"].values()) - counters["finished"].get("length", 0)
+        verdict.count("short", early, "by the engines' finish reasons")
+        verdict.count("long", 0, "max_tokens forbids it")
+    elif sum(counters["finished"].values()) == len(lengths):
         short, long = _bucket_differences(counters["request_generation_tokens"], lengths)
-    _fill(verdict, "short", short, "ended before max_tokens" if fixed else "at least, by the engines' histogram")
-    _fill(verdict, "long", long, "at least, by the engines' histogram")
+        verdict.count("short", short, "at least, by the engines' histogram of lengths")
+        verdict.count("long", long, "at least, by the engines' histogram of lengths")
+    else:
+        verdict.unchecked.append("output lengths (other numbers of requests and rows)")
 
 
-def _bucket_differences(at_most: dict[str, int], lengths: Lengths) -> tuple[int, int]:
+def _bucket_differences(at_most: dict[str, int], lengths: Ints) -> tuple[int, int]:
     """At least so many requests were shorter, and longer, than asked: the largest gaps of the cumulative counts."""
     bounds = np.array([float(bound) for bound in at_most])
     wanted = np.searchsorted(np.sort(lengths), bounds, side="right")
@@ -115,15 +129,7 @@ def _bucket_differences(at_most: dict[str, int], lengths: Lengths) -> tuple[int,
     return int(gap.max(initial=0)), int((-gap).max(initial=0))
 
 
-def _count(verdict: Verdict, kind: str, ids: Any) -> None:
-    verdict.rows[kind] = len(ids)
-    if len(ids):
-        first = ", ".join(map(str, ids[:FIRST_IDS].to_pylist()))
-        verdict.problems.append(f"{len(ids):,} of {verdict.rows['in']:,} rows {kind}, first ids: {first}")
-
-
-def _fill(verdict: Verdict, kind: str, count: int | None, how: str) -> None:
-    if verdict.rows[kind] is None:
-        verdict.rows[kind] = count
-        if count:
-            verdict.problems.append(f"{count:,} of {verdict.rows['in']:,} rows {kind} ({how})")
+def _count(verdict: Verdict, kind: str, ids: Any, flags: Flags) -> None:
+    where = np.flatnonzero(flags)
+    first = ids.take(pa.array(where[:FIRST_IDS])).to_pylist()
+    verdict.count(kind, len(where), "first ids: " + ", ".join(map(str, first)))
