@@ -8,6 +8,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import ray
+from harness import storage
 from harness.engines import engine_args
 from harness.run import run
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig
@@ -33,7 +34,8 @@ def ray_data() -> pa.Table:
         placement_group_config={"bundle_per_worker": {"CPU": 1, "GPU": min(config.GPUS_PER_ENGINE, 1)}},
     )
     processor = build_processor(engines, preprocess=request, postprocess=answer)
-    dataset = ray.data.read_parquet(config.INPUT_PATH, override_num_blocks=config.RAY_BLOCKS)
+    files, path = storage.filesystem(config.INPUT_PATH)
+    dataset = ray.data.read_parquet(path, filesystem=files, override_num_blocks=config.RAY_BLOCKS)
     return pa.Table.from_pylist(processor(dataset).take_all())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import config
-from harness import overrides, quiet
+from harness import overrides, quiet, storage
 
 FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.
@@ -95,6 +95,7 @@ def _configure_engines() -> None:
     import ray.data
 
     daft.set_runner_ray()
+    daft.set_planning_config(default_io_config=storage.daft_io_config())
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -1,25 +1,25 @@
 """What a finished run's record says beyond its name: phases, counters, settings, checks, each from what was seen."""
 
-from typing import Any
+from typing import Any, cast
 
 import config
 import pyarrow as pa
 from harness import checks, phases, waterfall
 from harness.engine_log import EngineLog
+from harness.workload import Workload
 
 SUMMED = ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens")
-LATENCIES = ("queue_time", "ttft", "inter_token_latency", "e2e_latency")
 
 
 def evidence(
-    log: EngineLog, dataset: Any, table: pa.Table | None, started_at: float, ended_at: float
+    log: EngineLog, workload: Workload | None, table: pa.Table | None, started_at: float, ended_at: float
 ) -> dict[str, Any]:
     """Record keys for a run from `started_at` to `ended_at`, and `problems`: texts, empty when every check passed.
 
-    `table` is what the strategy returned, None when it did not return.
+    `table` is what the strategy returned; None, like `workload`, when it did not return.
     """
     counters = counters_total(log)
-    verdict = checks.check(dataset, table, counters) if table is not None else None
+    verdict = _verdict(workload, table, counters) if workload is not None and table is not None else None
     state, state_problem = cache_state(log)
     problems = [*(verdict.problems if verdict else []), *state_problem, *wrong_engine_count(log)]
     return {
@@ -33,10 +33,14 @@ def evidence(
         "tokens": {"prompt": counters["prompt_tokens"], "output": counters["generation_tokens"]} if counters else None,
         "cache_state": state,
         "counters": counters,
-        "warnings": warnings(log),
+        "warnings": [*warnings(log), *(f"not checked: {text}" for text in (verdict.unchecked if verdict else []))],
         "engines": [engine_record(log, engine, started_at) for engine in log.built()],
         "problems": problems,
     }
+
+
+def _verdict(workload: Workload, table: pa.Table, counters: dict[str, Any] | None) -> checks.Verdict:
+    return checks.check(workload.ids, table, workload.output_lengths, cast("checks.Counters | None", counters))
 
 
 def counters_total(log: EngineLog) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ Exit codes: 0 ok, 1 invalid (the run ended, but a check failed), 2 failed (it di
 
 import importlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import config
 import pyarrow as pa
-from harness import cluster, engine_log, preflight, records
+from harness import cluster, engine_log, machine, preflight, records
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
 
@@ -44,25 +45,38 @@ class Run:
 
     def execute(self) -> str:
         """Runs to the end and returns the record's status."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            self._dataset = preflight.check(config)
-            self._started_here = cluster.connect()
-            preflight.check_gpus(cluster.gpus(), config)
-            # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
-            importlib.import_module("vllm")
-        except (preflight.PreflightError, ConnectionError) as error:
-            return self._close("refused", str(error))
-        try:
+            self._prepare()
             table, ended_at = self._generate()
+        except preflight.PreflightError as error:
+            return self._close("refused", str(error))
         except BaseException as error:  # noqa: BLE001  (a run that stops for any reason is a record that says why)
             traceback.print_exc()
-            return self._close("failed", _cause(error), time.time())
+            return self._close("failed", _cause(error))
         return self._judge(table, ended_at)
+
+    def _prepare(self) -> None:
+        self._started_here = cluster.connect()
+        self._workload = preflight.run(cluster.gpus())
+        self._record.update(dataset=self._workload_record(), hardware=machine.hardware())
+        # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
+        importlib.import_module("vllm")
+
+    @property
+    def _expected_tokens(self) -> int:
+        lengths = self._workload.output_lengths
+        return lengths * self._workload.rows if isinstance(lengths, int) else int(lengths.sum())
+
+    def _workload_record(self) -> dict[str, Any]:
+        asked = self._workload
+        name = records.portable(config.INPUT_PATH)
+        return {"name": name, "rows": asked.rows, "fingerprint": asked.fingerprint, "prompt_bytes": asked.prompt_bytes}
 
     def _generate(self) -> tuple[pa.Table, float]:
         """The clock runs from the strategy's call to its return."""
         mailbox = engine_log.open_mailbox()
-        watchdog = Watchdog(self._log, mailbox, self._dataset.expected_tokens, self._abort)
+        watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
         self._started_at = time.time()
         watchdog.start()
         try:
@@ -74,26 +88,27 @@ class Run:
         return table, ended_at
 
     def _settle(self, watchdog: Watchdog) -> None:
+        watchdog.drain()
         deadline = time.time() + SETTLE_S
-        while self._log.total("generation_tokens") < self._dataset.expected_tokens and time.time() < deadline:
+        while self._log.total("generation_tokens") < self._expected_tokens and time.time() < deadline:
             time.sleep(0.2)
             watchdog.drain()
 
     def _judge(self, table: pa.Table, ended_at: float) -> str:
-        self._record.update(evidence(self._log, self._dataset, table, self._started_at, ended_at))
+        self._record.update(evidence(self._log, self._workload, table, self._started_at, ended_at))
         problems = self._record.pop("problems")
-        return self._close("invalid" if problems else "ok", "; ".join(problems) or None, ended_at)
+        return self._close("invalid" if problems else "ok", "; ".join(problems) or None)
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
-        status = self._close("failed", reason, time.time())
+        status = self._close("failed", reason)
         os._exit(EXIT_CODES[status])
 
-    def _close(self, status: str, error: str | None, ended_at: float | None = None) -> str:
+    def _close(self, status: str, error: str | None) -> str:
         """Writes the record, ends the processes, prints the results; whoever comes second waits for the exit."""
         self._closing.acquire()
-        if ended_at is not None and self._record["wall_s"] is None:
-            self._record.update(evidence(self._log, self._dataset, None, self._started_at, ended_at))
+        if self._started_at and self._record["wall_s"] is None:
+            self._record.update(evidence(self._log, None, None, self._started_at, time.time()))
             self._record.pop("problems")
         self._record.update(status=status, error=error)
         records.append(self._record, self._log.series, config.RESULTS_PATH)

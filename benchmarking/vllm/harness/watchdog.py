@@ -33,10 +33,9 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and drains what is still on its way."""
+        """Ends the thread; in a run that is being given up, this waits for the process to end."""
         self._stop.set()
         self._thread.join()
-        self.drain()
 
     def drain(self) -> None:
         import ray
