@@ -1,0 +1,29 @@
+"""One thing that keeps a run from being fair or from finishing, in words that say what to do next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST = 5  # offending rows or ids that a message names
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`expected` and `found` make the sentence; `change` is the next step; `first` names the first offenders."""
+
+    expected: str
+    found: str
+    change: str
+    first: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        offenders = f"; first: {', '.join(self.first[:FIRST])}" if self.first else ""
+        return f"expected {self.expected}, found {self.found}{offenders}. {self.change}"
+
+
+class PreflightError(ValueError):
+    """A run that must not start. `problems` holds every one that was found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, start=1)]
+        super().__init__("\n".join(["preflight: no engine was started", *lines]))

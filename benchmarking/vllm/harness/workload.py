@@ -1,0 +1,96 @@
+"""The dataset before any engine starts: is every row fit to be asked, and what is asked of the engines in all?
+
+One policy for every strategy: a dataset with a bad row is refused as a whole. Left to themselves the strategies differ:
+one fails, one waits for ever, one returns fewer rows.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import config
+from harness import dataset
+from harness.deadline import within
+from harness.problem import Problem
+from harness.row_scan import Ints, Limit, RowScan
+from harness.storage import StorageError
+
+# A store that gives no rows for this long, in seconds, counts as unreachable.
+READ_TIMEOUT_S = 20.0
+PROGRESS_S = 10.0
+COLUMNS = {"id": "whole numbers or text", "prompt": "text"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`."""
+
+    ids: Any  # pa.Array
+    fingerprint: str
+    prompt_bytes: int
+    output_lengths: int | Ints
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+
+def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, list[Problem]]:
+    """One pass over config.INPUT_PATH: the workload, or None and what is wrong with it."""
+    scan = RowScan(tokenizer, limit, varying)
+    try:
+        for batch in _batches():
+            if wrong := _wrong_types(batch, scan):
+                return None, [wrong]
+            scan.add(batch)
+    except (StorageError, TimeoutError, ValueError) as error:
+        return None, [_unreadable(error)]
+    if not scan.rows:
+        return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
+    problems = list(scan.problems())
+    return (None if problems else _workload(scan)), problems
+
+
+def _workload(scan: RowScan) -> Workload:
+    lengths = np.array(scan.output_lengths) if scan.varying else config.OUTPUT_LEN
+    return Workload(pa.concat_arrays(scan.ids), dataset.fingerprint_of(scan.digest), scan.prompt_bytes, lengths)
+
+
+def _batches() -> Iterator[pa.RecordBatch]:
+    """The dataset's batches; says how far it is where that takes long, as it does when every prompt is encoded."""
+    batches = dataset.read_batches(config.INPUT_PATH, list(COLUMNS))
+    rows, said = 0, time.monotonic()
+    while (batch := within(READ_TIMEOUT_S, lambda: next(batches, None))) is not None:
+        yield batch
+        rows += len(batch)
+        if time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            print(f"preflight: {rows:,} rows checked", file=sys.stderr, flush=True)
+
+
+def _wrong_types(batch: pa.RecordBatch, scan: RowScan) -> Problem | None:
+    ids, prompts = (batch.schema.field(name).type for name in COLUMNS)
+    fits = (pa.types.is_integer(ids) or _is_text(ids)) and _is_text(prompts)
+    if fits and (not scan.ids or scan.ids[0].type == ids):
+        return None
+    expected = "the columns " + " and ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
+    found = f"id of type {ids} and prompt of type {prompts}"
+    if fits:
+        expected, found = f"ids of type {scan.ids[0].type} in every file", f"{ids} from row {scan.rows} on"
+    return Problem(expected, found, "Set INPUT_PATH to a dataset with these columns, or convert them")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _unreadable(error: Exception) -> Problem:
+    endpoint = f" at endpoint {config.S3_ENDPOINT_URL}" if config.S3_ENDPOINT_URL else ""
+    found = f"{config.INPUT_PATH}{endpoint}: {error}" if isinstance(error, TimeoutError) else str(error)
+    expected = "Parquet files with the columns " + " and ".join(COLUMNS)
+    return Problem(expected, found, "Set INPUT_PATH to a dataset that this machine can read")
