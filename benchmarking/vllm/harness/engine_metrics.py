@@ -38,12 +38,12 @@ SERIES = (
     "gpu_utilization",
 )
 START_LOG = {
-    "weights_s": r"Model loading took .*?([\d.]+) seconds",
+    "weights_s": r"(?:Model loading took .*? and|Loading weights took) ([\d.]+) seconds",
     "init_s": r"init engine \(.*?\) took ([\d.]+) s",
     "compile_s": r"init engine .*?compilation: ([\d.]+) s",
     "capture_s": r"Graph capturing finished in ([\d.]+) secs",
 }
-BACKEND_LOG = r"Using (\S+) (?:attention )?backend|Using AttentionBackendEnum\.(\S+) backend"
+BACKEND_LOG = r"(?:Using|for) (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention )?backend"
 
 
 def is_ready() -> bool:
@@ -144,7 +144,7 @@ def read_start_log() -> dict[str, Any]:
     text = "".join(_own_output(descriptor) for descriptor in (1, 2))
     found: dict[str, Any] = {name: _first_number(pattern, text) for name, pattern in START_LOG.items()}
     backend = re.search(BACKEND_LOG, text)
-    found["attention_backend"] = next((g for g in backend.groups() if g), None) if backend else None
+    found["attention_backend"] = backend.group(1) if backend else None
     return found
 
 
@@ -178,7 +178,7 @@ def _versions() -> dict[str, str]:
 
 
 def _own_output(descriptor: int) -> str:
-    path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    path = Path(f"/proc/self/fd/{descriptor}").readlink()
     return path.read_text(errors="replace") if path.is_file() else ""
 
 

