@@ -53,9 +53,10 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
             raise FileExistsError("expected an empty place, found data without a manifest; move or delete it first")
         # An unfinished set must not look finished, nor may it look like somebody else's.
         _write_manifest(fs, path, {**head, "complete": False})
-        for file in old_files:
+        summary = _write(fs, path, shape, tokenizer, sampler, check_all)
+        for file in sorted(set(old_files) - {_part(path, i) for i in range(summary["files"])}):
             fs.delete_file(file)
-        manifest = {**head, "complete": True, **_write(fs, path, shape, tokenizer, sampler, check_all)}
+        manifest = {**head, "complete": True, **summary}
         _write_manifest(fs, path, manifest)
     except OSError as error:
         raise storage.failure(url, error) from None
@@ -86,7 +87,7 @@ def _write(
     for part, batch in enumerate(_batches(shape, tokenizer, sampler)):
         if sampler == "words":
             checked += check_lengths(batch, tokenizer, len(batch) if check_all else CHECKED_PER_FILE)
-        with fs.open_output_stream(f"{path}/part-{part}.parquet") as file:
+        with fs.open_output_stream(_part(path, part)) as file:
             pq.write_table(
                 pa.Table.from_batches([batch]),
                 file,
@@ -142,6 +143,10 @@ def _counts(rows: pa.Table, shape: Shape) -> dict[str, Any]:
         "prompts_off_length": pc.sum(pc.not_equal(rows.column("prompt_len"), shape.prompt_len)).as_py(),
         "rows_per_prefix": pc.min_max(groups).as_py() if shape.prefixes else None,
     }
+
+
+def _part(path: str, index: int) -> str:
+    return f"{path}/part-{index}.parquet"
 
 
 def _data_files(fs: pafs.FileSystem, path: str) -> list[str]:
