@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import local_model, prompts
 from transformers import AutoModelForCausalLM
+
+from harness import local_model, prompts
 
 # SHA-256 of each file, as every machine and library version must write it.
 DIGESTS = {

@@ -65,8 +65,8 @@ def words(tokenizer: Any) -> pa.Array:
         known = known if _encodes_in_a_row(tokenizer, known) else []
     if not known:
         raise ValueError(
-            f"tokenizer {tokenizer.name_or_path!r}: expected tokens of a space and a lowercase word that stay one token "
-            f"each within a text, found none. Use the sampler 'published'."
+            f"tokenizer {tokenizer.name_or_path!r}: expected tokens of a space and a lowercase word that stay one "
+            f"token each within a text, found none. Use the sampler 'published'."
         )
     count = 2 ** min(16, len(known).bit_length() - 1)
     return pa.array([text for _, text in known[:count]])
