@@ -29,16 +29,15 @@ def problems() -> Iterator[Problem]:
     """Packages off their pins, then interfaces that the strategies need and do not find; one line each."""
     file = requirements_file()
     wanted = {pin.name: pin for pin in pins(file)}
-    for name, pin in wanted.items():
-        if name in ENGINE_PACKAGES and not pin.specifier.contains(version(name) or "0", prereleases=True):
-            yield Problem(
-                f"{name}{pin.specifier}", _found(name), _install(file, "or edit its pin to try another version")
-            )
+    install = f"Run pip install -r {file}"
+    for name in ENGINE_PACKAGES:
+        if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
+            pin = f"{name}{wanted[name].specifier}"
+            yield Problem(pin, _found(name), f"{install}, or edit its pin to try another version")
     for module, interface, package in INTERFACES:
         if not _offers(module, interface):
             pin = f"{package}{wanted[package].specifier}" if package in wanted else package
-            expected = f"{module}.{interface} ({pin})"
-            yield Problem(expected, f"{_found(package)} without it", _install(file))
+            yield Problem(f"{module}.{interface} ({pin})", f"{_found(package)} without it", install)
 
 
 def pins(file: Path) -> Iterator[Requirement]:
@@ -67,8 +66,3 @@ def _offers(module: str, name: str) -> bool:
 
 def _found(package: str) -> str:
     return f"{package} {version(package) or 'not installed'}"
-
-
-def _install(file: Path, alternative: str = "") -> str:
-    command = f"Run pip install -r {file}"
-    return f"{command}, {alternative}" if alternative else command

@@ -1,0 +1,351 @@
+"""What preflight refuses, what it says, and that it says it at once."""
+
+import importlib
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import config
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from harness import dataset, deadline, disk, installation, local_model, preflight, prompt_length, workload
+from harness.problem import PreflightError, Problem
+
+MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return local_model.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
+    """A machine and a configuration with nothing wrong; each test spoils one thing."""
+    knobs = {
+        "MODEL_NAME": str(model),
+        "LOAD_FORMAT": "auto",
+        "INPUT_PATH": str(tmp_path / "data"),
+        "RESULTS_PATH": str(tmp_path / "results"),
+        "S3_ENDPOINT_URL": None,
+        "CONCURRENCY": 1,
+        "GPUS_PER_ENGINE": 0,
+        "MAX_MODEL_LEN": MAX_MODEL_LEN,
+        "OUTPUT_LEN": OUTPUT_LEN,
+        "OUTPUT_LEN_DISTRIBUTION": "fixed",
+        "KV_CACHE_MEMORY_BYTES": None,
+        "BLOCK_SIZE": 16,
+    }
+    for name, value in knobs.items():
+        monkeypatch.setattr(config, name, value)
+    requirements = tmp_path / "requirements.txt"
+    pins = [f"{name}=={installation.version(name)}" for name in ("ray", "daft", "pyarrow")]
+    requirements.write_text("# known to work together\n" + "\n".join(pins))
+    monkeypatch.setattr(installation, "requirements_file", lambda: requirements)
+    write(prompts=["good"] * 3)
+
+
+def write(prompts: Any, ids: Any = None, file: str = "0.parquet") -> None:
+    folder = Path(config.INPUT_PATH)
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"id": range(len(prompts)) if ids is None else ids, "prompt": prompts}), folder / file)
+
+
+def words(tokens: int) -> str:
+    return " baba" * tokens
+
+
+def refused(cluster_gpus: float = 0) -> list[str]:
+    with pytest.raises(PreflightError) as caught:
+        preflight.run(cluster_gpus)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_good_data_passes_and_is_counted() -> None:
+    write(prompts=["first", "second", "äöü"], ids=["c", "a", "b"])
+    found = preflight.run(0)
+    batches = dataset.read_batches(config.INPUT_PATH, ["id", "prompt"])
+    assert (found.rows, found.ids.to_pylist()) == (3, ["c", "a", "b"])
+    assert (found.fingerprint, found.prompt_bytes) == (dataset.fingerprint(batches), 5 + 6 + 6)
+    assert found.output_lengths == OUTPUT_LEN
+
+
+def test_a_prompt_that_leaves_no_room_for_its_output_is_refused_with_its_id_and_both_lengths() -> None:
+    limit = MAX_MODEL_LEN - OUTPUT_LEN
+    write(prompts=[words(limit - 1), words(limit)])
+    assert preflight.run(0).rows == 2
+    write(prompts=[words(limit - 1), words(limit), words(limit + 1), words(MAX_MODEL_LEN + 1)], ids=[5, 6, 7, 8])
+    assert refused() == [
+        "expected prompts of at most 48 tokens (MAX_MODEL_LEN 64 less 16 of output), found 2 rows with a longer one; "
+        "first: row 2 (id 7, 49 tokens), row 3 (id 8, 65 tokens). "
+        "Raise MAX_MODEL_LEN, lower OUTPUT_LEN, or remove or repair these rows"
+    ]
+
+
+def test_only_prompts_with_more_bytes_than_the_limit_has_tokens_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    encode = prompt_length.encode
+    monkeypatch.setattr(prompt_length, "encode", lambda t, texts: encoded.extend(texts) or encode(t, texts))
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 4096)
+    monkeypatch.setattr(config, "OUTPUT_LEN", 128)
+    write(prompts=["x" * 3_000, "ü" * 1_900, words(900)])
+    assert preflight.run(0).rows == 3
+    assert encoded == [words(900)]
+
+
+def test_where_lengths_vary_every_row_gets_its_own_expected_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.target_length import target_length
+    from transformers import AutoTokenizer
+
+    for name, value in (("DISTRIBUTION", "uniform"), ("MIN", 1), ("MAX", 40)):
+        monkeypatch.setattr(config, f"OUTPUT_LEN_{name}", value)
+    prompts = [words(1 + i % 20) for i in range(5000)]
+    write(prompts=prompts)
+    found = preflight.run(0)
+    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    expected = [target_length(ids) for ids in tokenizer(prompts)["input_ids"]]
+    assert isinstance(found.output_lengths, np.ndarray)
+    assert found.output_lengths.tolist() == expected
+    write(prompts=[words(25)])
+    assert "at most 24 tokens (MAX_MODEL_LEN 64 less 40 of output)" in refused()[0]
+    assert "lower OUTPUT_LEN_MAX" in refused()[0]
+
+
+def test_null_empty_and_blank_prompts_are_refused_with_their_first_rows() -> None:
+    write(prompts=["good", None, "", "  ", "\n\t", "good"], ids=[1, 2, 3, 4, 5, None])
+    assert refused() == [
+        "expected an id and a prompt in every row, found 2 rows with a null; first: row 1 (id 2), row 5 (id None). "
+        "Remove or repair these rows",
+        "expected text in every prompt, found 3 rows with none; first: row 2 (id 3), row 3 (id 4), row 4 (id 5). "
+        "Remove or repair these rows",
+    ]
+
+
+def test_rows_are_numbered_across_batches_and_only_the_first_few_are_named() -> None:
+    write(prompts=["good"] * 10_000 + [""] * 8, ids=range(100, 10_108))
+    assert "found 8 rows with none; first: row 10000 (id 10100), row 10001 (id 10101)" in refused()[0]
+    assert "row 10005" not in refused()[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ({"id": [1], "prompt": [5]}, "prompt of type int64"),
+        ({"id": [1.5], "prompt": ["a"]}, "id of type double"),
+        ({"id": [1], "text": ["a"]}, "['id', 'text']"),
+        ({"id": pa.array([], pa.int64()), "prompt": pa.array([], pa.string())}, "found none in "),
+    ],
+    ids=["another type", "fractional ids", "no such column", "no rows"],
+)
+def test_other_columns_types_or_no_rows_are_refused(table: dict[str, Any], found: str) -> None:
+    pq.write_table(pa.table(table), Path(config.INPUT_PATH) / "0.parquet")
+    (message,) = refused()
+    assert found in message
+    assert "Set INPUT_PATH" in message
+
+
+def test_ids_of_another_type_in_another_file_are_refused() -> None:
+    write(prompts=["good"], ids=["x"], file="1.parquet")
+    assert "expected ids of type int64 in every file, found string from row 3 on" in refused()[0]
+
+
+def test_repeated_ids_are_refused_and_repeated_prompts_are_not() -> None:
+    write(prompts=["same"] * 50)
+    assert preflight.run(0).rows == 50
+    write(prompts=["a", "b", "c", "d", "e"], ids=[7, 8, 7, 9, 8])
+    assert refused() == [
+        "expected every id once, found 2 ids repeated; first: id 7, id 8. Give every row an id of its own"
+    ]
+
+
+@pytest.mark.parametrize(("gpus", "change"), [(0, "Set GPUS_PER_ENGINE to 0 for CPU engines"), (1, "at most 1")])
+def test_more_engines_than_gpus_names_both_numbers_and_the_setting(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, change: str
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    (message,) = refused(gpus)
+    assert message.startswith(f"expected 2 GPUs in the Ray cluster (CONCURRENCY 2 x 1), found {gpus}. ")
+    assert change in message
+    assert preflight.run(2).rows == 3
+
+
+def test_a_prompt_larger_than_the_kv_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 512 bytes a token: 2 layers x 2 KV heads x 32 numbers x key and value x 2 bytes. 4 blocks, one of them vLLM's own.
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 4 * 16 * 512)
+    write(prompts=[words(32), words(33)], ids=["fits", "does not"])
+    assert refused() == [
+        "expected a KV cache for one request of MAX_MODEL_LEN = 64 tokens, "
+        "found 48 tokens in KV_CACHE_MEMORY_BYTES = 32,768. Raise it to 40,960, or lower MAX_MODEL_LEN",
+        "expected prompts of at most 32 tokens (the KV cache's 48 less 16 of output), found 1 rows with a longer one; "
+        "first: row 1 (id does not, 33 tokens). "
+        "Raise KV_CACHE_MEMORY_BYTES, lower OUTPUT_LEN, or remove or repair these rows",
+    ]
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 40_960)
+    assert preflight.run(0).rows == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "package"),
+    [("ray.data.llm", "build_processor", "ray"), ("daft.ai.provider", "load_vllm_prefix_caching", "daft")],
+)
+def test_a_missing_interface_is_one_line_with_the_versions_installed_and_wanted(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str, package: str
+) -> None:
+    monkeypatch.delattr(importlib.import_module(module), name)
+    version = installation.version(package)
+    (message,) = refused()
+    assert message.startswith(
+        f"expected {module}.{name} ({package}=={version}), found {package} {version} without it. Run pip install -r "
+    )
+    assert "\n" not in message
+
+
+def test_a_version_off_its_pin_is_one_line_with_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pins = tmp_path / "other.txt"
+    pins.write_text('ray[data,client]==1.0 # old\nvllm==0.1\njupyter==0.1\ndaft==0.1; python_version < "3"\n-r more\n')
+    monkeypatch.setattr(installation, "requirements_file", lambda: pins)
+    vllm, ray = refused()
+    assert vllm.startswith("expected vllm==0.1, found vllm not installed. Run pip install -r ")
+    assert ray.startswith(f"expected ray==1.0, found ray {installation.version('ray')}. Run pip install -r ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda folder: shutil.rmtree(folder), "no such folder"),
+        (lambda folder: (folder / "config.json").unlink(), "a folder without config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "a folder without weights"),
+        (
+            lambda folder: (folder / "tokenizer.json").write_text("{"),
+            "a config and a tokenizer that transformers loads",
+        ),
+    ],
+    ids=["no folder", "no config", "no weights", "broken tokenizer"],
+)
+def test_an_incomplete_model_folder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path, spoil: Any, found: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    monkeypatch.setattr(config, "MODEL_NAME", str(folder))
+    spoil(folder)
+    (message,) = refused()
+    assert found in message
+    assert "MODEL_NAME" in message
+
+
+def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(config, "MODEL_NAME", "nobody/has-this-model")
+    (message,) = refused()
+    assert "expected the model nobody/has-this-model, found nothing of it in the hub's cache" in message
+    assert "while HF_HUB_OFFLINE is set" in message
+
+
+@pytest.mark.parametrize(
+    ("knobs", "found"),
+    [
+        ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "expected one of fixed, uniform, log-uniform, found 'normal'"),
+        ({"OUTPUT_LEN_MIN": 9, "OUTPUT_LEN_MAX": 8}, "expected 1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX, found 9 and 8"),
+        ({"OUTPUT_LEN": 64}, "expected outputs of 1 to 63 tokens (MAX_MODEL_LEN less a token of the prompt), found 64"),
+        ({"CONCURRENCY": 0}, "expected at least one engine, found 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], found: str
+) -> None:
+    for name, value in knobs.items():
+        monkeypatch.setattr(config, name, value)
+    assert refused()[0].startswith(found)
+
+
+def test_results_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path / "file" / "results"))
+    assert refused() == [
+        f"expected a folder for records that can be written, found {tmp_path}/file/results: Not a directory. "
+        "Set RESULTS_PATH"
+    ]
+
+
+def test_a_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type(shutil.disk_usage("/"))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 10**7, 10**7))
+    records, spill = refused()
+    assert records.startswith("expected 100 MB free for ")
+    assert records.endswith("found 10 MB usable. Free some, or set RESULTS_PATH")
+    assert spill.endswith("found 0 MB usable. Free some, or set RAY_TMPDIR")
+
+
+def test_all_problems_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    monkeypatch.setattr(config, "MODEL_NAME", "/no/such/model")
+    write(prompts=["", None], ids=[1, 1])
+    with pytest.raises(PreflightError) as caught:
+        preflight.run(0)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "preflight: no engine was started"
+    assert [line[:5] for line in lines[1:]] == [f"  {n}. " for n in range(1, 6)]
+
+
+@pytest.fixture
+def silent_store() -> Iterator[str]:
+    """An endpoint that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def refused_by_store(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
+    monkeypatch.setattr(config, "INPUT_PATH", "s3://bucket/data.parquet")
+    monkeypatch.setattr(config, "S3_ENDPOINT_URL", endpoint)
+    secrets = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "do-not-show", "AWS_REGION": "us-east-1"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    started = time.monotonic()
+    (message,) = refused()
+    assert time.monotonic() - started < 30
+    assert "s3://bucket/data.parquet at endpoint " + endpoint in message
+    assert not any(secret in message for secret in ("AKIAEXAMPLE", "do-not-show"))
+    return message
+
+
+def test_a_store_that_nobody_serves_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    refused_by_store(monkeypatch, f"http://127.0.0.1:{port}")
+
+
+def test_a_store_that_never_answers_is_refused_in_time(monkeypatch: pytest.MonkeyPatch, silent_store: str) -> None:
+    monkeypatch.setattr(workload, "READ_TIMEOUT_S", 2.0)
+    assert "no answer within 2 s" in refused_by_store(monkeypatch, silent_store)
+
+
+def test_a_deadline_passes_on_results_and_errors() -> None:
+    assert deadline.within(5, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        deadline.within(5, lambda: 1 // 0)
+
+
+def test_200_000_prompts_of_512_tokens_take_less_than_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 4096)
+    monkeypatch.setattr(config, "OUTPUT_LEN", 128)
+    rng = np.random.default_rng(1)
+    texts = pa.array([rng.integers(97, 123, 3_000, dtype=np.uint8).tobytes().decode() for _ in range(2_000)])
+    for file in range(8):
+        ids = range(file * 25_000, (file + 1) * 25_000)
+        write(prompts=texts.take(pa.array(rng.integers(0, 2_000, 25_000))), ids=ids, file=f"{file}.parquet")
+    started = time.monotonic()
+    assert preflight.run(0).rows == 200_000
+    assert time.monotonic() - started < 30
+
+
+def test_a_problem_reads_as_a_sentence_and_a_next_step() -> None:
+    problem = Problem("a", "b", "Set C", [str(i) for i in range(9)])
+    assert str(problem) == "expected a, found b; first: 0, 1, 2, 3, 4. Set C"
