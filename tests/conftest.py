@@ -29,9 +29,8 @@ def tokenizer(model_folder: Path) -> Any:
 def s3_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A real S3-speaking server on loopback with an empty bucket `data`; the suite is configured to use it."""
     import boto3
-    from moto.server import ThreadedMotoServer
-
     import config
+    from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
-
 from harness import dataset, generator
 from harness.prompts import Shape
 from harness.storage import StorageError
+from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
 
 SHAPE = Shape(rows=100, prefixes=3, prefix_len=32, suffix_len=32)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
-
 from harness import local_model, prompts
+from transformers import AutoModelForCausalLM
 
 # SHA-256 of each file, as every machine and library version must write it.
 DIGESTS = {

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
-
 from harness import dataset
+from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "benchmarking/vllm/generate_data.ipynb"
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
 from harness import dataset, generator, prompts
 from harness.prompts import Shape
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 
 def rows_of(shape: Shape, words: pa.Array, parts: int = 8) -> pa.Table:

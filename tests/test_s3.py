@@ -7,11 +7,10 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import config
 import daft
 import pytest
 import ray
-
-import config
 from harness import dataset, generator, storage
 from harness.prompts import Shape
 from harness.storage import StorageError

@@ -100,6 +100,8 @@ ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 RAY_NUM_CPUS: int | None = None
 # Records are appended here; a relative folder is looked up from this file.
 RESULTS_PATH: str = "results"
+# One Parquet file for the answers (`id`, `output`), local or S3; none discards them once they are checked.
+OUTPUT_PATH: str | None = None
 # Free-text label of a run, stored in its record.
 RUN_LABEL: str | None = None
 # Engine counters are read this often, in seconds; 0 switches the probe off (phases and counters are then null).

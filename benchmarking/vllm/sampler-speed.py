@@ -19,14 +19,13 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+import config
+from harness import generator, prompts
+from harness.prompts import Shape
 from transformers import AutoTokenizer
 
 # Imported here so that no import falls within a measured time.
 from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
-
-import config
-from harness import generator, prompts
-from harness.prompts import Shape
 
 
 def words(shape: Shape, tokenizer: Any) -> int:

@@ -12,7 +12,12 @@ SUMMED = ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_to
 
 
 def evidence(
-    log: EngineLog, workload: Workload | None, table: pa.Table | None, started_at: float, ended_at: float
+    log: EngineLog,
+    workload: Workload | None,
+    table: pa.Table | None,
+    started_at: float,
+    ended_at: float,
+    write_s: float = 0.0,
 ) -> dict[str, Any]:
     """Record keys for a run from `started_at` to `ended_at`, and `problems`: texts, empty when every check passed.
 
@@ -26,7 +31,7 @@ def evidence(
         "wall_s": ended_at - started_at,
         "phases_s": phases.phases(log, started_at, ended_at),
         "phase_tokens": phases.phase_tokens(log, started_at, ended_at),
-        "waterfall_s": waterfall.waterfall(log, started_at, ended_at),
+        "waterfall_s": waterfall.waterfall(log, started_at, ended_at, write_s),
         "idle_engine_s": waterfall.idle_engine_s(log),
         "imbalance": waterfall.imbalance(log),
         "rows": verdict.rows if verdict else None,

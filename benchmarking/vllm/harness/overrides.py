@@ -17,7 +17,7 @@ from typing import Any
 PREFIX = "BENCH_"
 PROFILE_VARIABLE = PREFIX + "PROFILE"
 SUITE_DIR = Path(__file__).resolve().parents[1]
-LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH")
+LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
 
 
 class ConfigError(ValueError):

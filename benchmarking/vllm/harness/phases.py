@@ -5,7 +5,7 @@ Phases (seconds, adding up to the wall time from the strategy's call to its retu
     engine_start   until every engine answers: imports, weights, compilation, CUDA graphs
     steady         until the first engine has generated its last token: all engines can work
     tail           until the last engine has generated its last token: some engines have run dry
-    collect        until the rows are back in the driver
+    collect        until the rows are back in the driver, and written where OUTPUT_PATH asks for it
 
 The steady rate is the output tokens generated in `steady` over its seconds: work done by early engines while others
 still start is counted in `engine_start`, so that start-up never hides inside the number that is compared. Resolution:

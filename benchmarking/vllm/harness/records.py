@@ -12,7 +12,7 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     command       how to repeat the run: script and overrides
     status        "ok" | "invalid" (ran to the end, but a check failed) | "failed" (did not run to the end)
     error         why it is not ok, or null
-    wall_s        from the strategy's call to its return
+    wall_s        from the strategy's call until its rows are back, and written where OUTPUT_PATH asks for it
     phases_s      read_and_plan, engine_start, steady, tail, collect; they add up to wall_s (see phases.py)
     phase_tokens  output tokens generated in engine_start, steady, tail
     waterfall_s   finer parts that add up to wall_s (see waterfall.py)

@@ -16,7 +16,8 @@ from typing import Any
 
 import config
 import pyarrow as pa
-from harness import cluster, engine_log, machine, preflight, records
+import pyarrow.parquet as pq
+from harness import cluster, engine_log, machine, preflight, records, storage
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
 
@@ -75,16 +76,19 @@ class Run:
         return {"name": name, "rows": asked.rows, "fingerprint": asked.fingerprint, "prompt_bytes": asked.prompt_bytes}
 
     def _generate(self) -> tuple[pa.Table, float]:
-        """The clock runs from the strategy's call to its return."""
+        """The clock runs from the strategy's call until its rows are back and, where that is asked for, written."""
         mailbox = engine_log.open_mailbox()
         watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
         self._started_at = time.time()
         watchdog.start()
         try:
             table = self._strategy()
+            returned_at = time.time()
+            _write(table)
             ended_at = time.time()
         finally:
             watchdog.stop()
+        self._write_s = ended_at - returned_at
         self._settle(watchdog)
         return table, ended_at
 
@@ -96,7 +100,7 @@ class Run:
             watchdog.drain()
 
     def _judge(self, table: pa.Table, ended_at: float) -> str:
-        self._record.update(evidence(self._log, self._workload, table, self._started_at, ended_at))
+        self._record.update(evidence(self._log, self._workload, table, self._started_at, ended_at, self._write_s))
         problems = self._record.pop("problems")
         return self._close("invalid" if problems else "ok", "; ".join(problems) or None)
 
@@ -118,6 +122,12 @@ class Run:
         config.print_benchmark_results(self._record)
         sys.stdout.flush()
         return status
+
+
+def _write(table: pa.Table) -> None:
+    if config.OUTPUT_PATH is not None:
+        files, path = storage.filesystem(config.OUTPUT_PATH)
+        pq.write_table(table, path, filesystem=files)
 
 
 def _pids(log: engine_log.EngineLog) -> list[int]:

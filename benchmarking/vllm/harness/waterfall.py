@@ -15,6 +15,7 @@ a part is the mean over the engines: two engines of which one idles for 4 s show
     starved          nothing to run between requests: tokenising the next batch, or waiting for it
     tail             this engine has run dry for good while another still generates
     collect          from the last token to the rows in the driver
+    write            writing the answers, where OUTPUT_PATH asks for them
     unattributed     what the parts miss; a check on the clock, not a part
 """
 
@@ -36,10 +37,11 @@ PARTS = (
     "starved",
     "tail",
     "collect",
+    "write",
 )
 
 
-def waterfall(log: EngineLog, started_at: float, ended_at: float) -> dict[str, float] | None:
+def waterfall(log: EngineLog, started_at: float, ended_at: float, write_s: float = 0.0) -> dict[str, float] | None:
     """Seconds by part, and `unattributed`; None when no engine was seen."""
     edges = boundaries(log, started_at, ended_at)
     if edges is None:
@@ -47,7 +49,7 @@ def waterfall(log: EngineLog, started_at: float, ended_at: float) -> dict[str, f
     _, loading, _, _, last, _ = edges
     engines = [engine for engine in log.built() if "ready_at" in engine]
     days = [_day(log, engine, loading, last) for engine in engines]
-    parts = {"read_and_plan": loading - started_at, "collect": ended_at - last}
+    parts = {"read_and_plan": loading - started_at, "collect": ended_at - last - write_s, "write": write_s}
     parts |= {part: sum(day[part] for day in days) / len(days) for part in days[0]}
     parts = {part: parts[part] for part in PARTS}
     return {**parts, "unattributed": ended_at - started_at - sum(parts.values())}

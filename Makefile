@@ -1,0 +1,53 @@
+# Targets set up what they need: a virtual environment, packages, the local model and datasets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+SUITE := benchmarking/vllm
+GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
+REQUIREMENTS := $(SUITE)/$(if $(filter-out 0,$(GPU)),requirements.txt,requirements-cpu.txt)
+PROFILE := $(if $(filter-out 0,$(GPU)),local-gpu,local-cpu)
+LOCAL := .local
+MODEL := $(LOCAL)/model/config.json
+DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
+# A Ray of their own, and no hub: local runs are the same wherever they run.
+LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test lint clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/installed $(MODEL) $(DATASET)  ## .venv with the pinned packages, the local model, its dataset
+
+bench: setup  ## all strategies, one after another, on this machine; one table
+	cd $(SUITE) && $(LOCALLY) $(BIN)/python bench.py
+
+test: setup $(VENV)/installed-dev lint  ## lint, types, then every test
+	cd $(CURDIR) && $(LOCALLY) $(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## removes what the other targets made
+	rm -rf $(VENV) $(LOCAL)
+
+$(VENV)/installed: $(REQUIREMENTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r $<
+	$(if $(findstring cpu,$<),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(MODEL): $(VENV)/installed $(SUITE)/harness/local_model.py
+	cd $(SUITE) && $(BIN)/python -m harness.local_model $(CURDIR)/$(LOCAL)/model
+	touch $@
+
+$(DATASET): $(MODEL) $(SUITE)/harness/generator.py $(SUITE)/harness/prompts.py
+	cd $(SUITE) && $(LOCALLY) $(BIN)/python -m harness.generator --rows 512 --prefixes 16 > /dev/null
+	touch $@
