@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
 from harness.checks import check
 
 IDS = pa.array(range(25))

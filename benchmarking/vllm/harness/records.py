@@ -31,7 +31,6 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     commit        git commit of the suite, with "+changes" where the work tree differs, or null
 """
 
-import json
 import sys
 import uuid
 from datetime import UTC, datetime
@@ -41,11 +40,8 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import machine, overrides
-
-SCHEMA = 1
-
-Record = dict[str, Any]
+from harness import machine, overrides, record_file
+from harness.schema import SCHEMA, Record
 
 
 def new(script: Path) -> Record:
@@ -68,19 +64,14 @@ def new(script: Path) -> Record:
 
 def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path:
     """Appends one record as one line, and its time series as a Parquet file beside; returns the records' file."""
-    path = Path(results_path) / "records.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
     if series:
-        write_series(series, path.parent / "timeseries" / f"{record['run_id']}.parquet")
-    line = json.dumps(record, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
-    return path
+        write_series(series, Path(results_path) / "timeseries" / f"{record['run_id']}.parquet")
+    return record_file.append(record, results_path)
 
 
 def write_series(series: list[dict[str, Any]], path: Path) -> None:
     """Writes the engines' samples: one row a sample, times in seconds since the first."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     first = min(row["at"] for row in series)
     rows = [{"engine": row["engine"], "t_s": row["at"] - first, **row} for row in series]
     pq.write_table(pa.Table.from_pylist(rows).drop_columns("at"), path, compression="zstd")

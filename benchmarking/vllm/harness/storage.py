@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
-
 import config
+import pyarrow.fs as pafs
 
 # Seconds until an endpoint that does not answer counts as unreachable, and until one request does.
 CONNECT_TIMEOUT_S = 3.0
