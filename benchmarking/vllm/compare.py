@@ -6,7 +6,8 @@
     python benchmarking/vllm/compare.py --check                      # every record against the format
 
 Each trial is a block of fresh processes in random order; one strategy runs twice in it (A/A), which shows the noise.
-The same command continues an interrupted comparison and repeats nothing finished; more --trials add to it.
+The same command continues an interrupted comparison and repeats nothing finished; more --trials add to it, --new starts
+another.
 """
 
 import argparse
@@ -53,20 +54,18 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
-    """All runs of the newest comparison that asks the same and is not complete, or of a new one; and what is left."""
+    """All runs of the newest comparison that asks the same, or of a new one; and those that are left to do."""
     labels = trials.arms(options.strategies, None if options.twin == "none" else options.twin)
     datasets = [_dataset(path) for path in options.datasets]
     subject = trials.digest(labels, datasets, overrides.knob_values(config))
     known = record_file.load(RESULTS)
-    for name in trials.names(known, subject)[: 0 if options.new else 1]:
-        planned = trials.plan(name, labels, datasets, options.trials)
-        todo = trials.left(planned, known, options.retry_failed)
-        if todo:
-            print(f"continuing comparison {name}: {len(todo)} of {len(planned)} runs are left", file=sys.stderr)
-            return planned, todo
-    planned = trials.plan(trials.new_name(subject), labels, datasets, options.trials)
-    print(f"comparison {planned[0].comparison}: {len(planned)} runs", file=sys.stderr)
-    return planned, planned
+    earlier = [] if options.new else trials.names(known, subject)
+    name = earlier[0] if earlier else trials.new_name(subject)
+    planned = trials.plan(name, labels, datasets, options.trials)
+    todo = trials.left(planned, known, options.retry_failed)
+    hint = "" if todo else "; --new runs it again, more --trials add to it"
+    print(f"comparison {name}: {len(todo)} of {len(planned)} runs are left{hint}", file=sys.stderr)
+    return planned, todo
 
 
 def report(comparison: str | None = None) -> int:
@@ -94,12 +93,18 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--trials", type=int, default=3, help="runs of each strategy on each dataset (default: 3)")
     parser.add_argument("--twin", metavar="NAME", help="strategy that runs twice (default: the first); none for no A/A")
-    parser.add_argument("--new", action="store_true", help="start anew even if an equal comparison is unfinished")
+    parser.add_argument("--new", action="store_true", help="start anew, also where an equal comparison is there")
     parser.add_argument("--retry-failed", action="store_true", help="run invalid and failed trials once more")
     parser.add_argument("--report", action="store_true", help="write and print the report, run nothing")
     parser.add_argument("--check", action="store_true", help="check every record, run nothing")
     options = parser.parse_args()
     options.twin = options.twin or options.strategies[0]
+    if not (options.report or options.check):
+        _refuse_bad(options, parser)
+    return options
+
+
+def _refuse_bad(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     for name in {*options.strategies, options.twin} - {"none"}:
         if not _script(name).exists():
             parser.error(f"no strategy {name}: expected {_script(name)}; known are {', '.join(trials.STRATEGIES)}")
@@ -107,7 +112,6 @@ def _options() -> argparse.Namespace:
         parser.error(f"--twin {options.twin}: expected one of --strategies, or none")
     if options.trials < 1:
         parser.error(f"--trials {options.trials}: expected 1 or more")
-    return options
 
 
 def _script(strategy: str) -> Path:

@@ -131,7 +131,8 @@ def _unmeasured(runs: Mapping[str, list[Record]], measure: Measure) -> str | Non
     without = [name for name, found in runs.items() if not any(measure(run) for run in found)]
     if not without:
         return None
-    return f"no answer: the steady phase of {', '.join(without)} is unknown or under {MIN_STEADY_S:g} s"
+    small = f"under {MIN_STEADY_S:g} s or {MIN_STEADY_SHARE:.0%} of the output"
+    return f"no answer: the steady phase of {', '.join(without)} is unknown, or {small}"
 
 
 def _verdict(effect: Effect) -> str:

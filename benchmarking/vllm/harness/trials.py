@@ -99,7 +99,7 @@ def names(records: Sequence[Record], subject: str) -> list[str]:
 
 
 def new_name(subject: str) -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{subject}"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S.%f}-{subject}"
 
 
 def _shuffled(items: Sequence[str], seed: str) -> list[str]:
