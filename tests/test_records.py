@@ -10,10 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import config
 import pytest
-from harness import comparability, records, schema
 from synthetic import failed, record, with_settings
+
+import config
+from harness import comparability, records, schema
 
 SUITE = Path(records.__file__).resolve().parents[1]
 OLD_FORMATS = Path(__file__).parent / "data"

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from harness import records, schema, trials
 
 SUITE = Path(records.__file__).resolve().parents[1]
