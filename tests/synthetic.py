@@ -19,14 +19,14 @@ SETTINGS = {
 CONFIG = {
     "MODEL_NAME": "Synthetic/Model",
     "LOAD_FORMAT": "dummy",
-    "INPUT_PATH": "/synthetic/400_0-5_16.parquet",
+    "INPUT_PATH": "400_0-5_16.parquet",
     "OUTPUT_LEN": 16,
     "OUTPUT_LEN_DISTRIBUTION": "fixed",
     "CONCURRENCY": 1,
     "GPUS_PER_ENGINE": 1,
     "MAX_NUM_SEQS": 64,
     "KV_CACHE_MEMORY_BYTES": None,
-    "RESULTS_PATH": "/synthetic/results",
+    "RESULTS_PATH": "results",
     "COMPARISON_ID": None,
     "COMPARISON_TRIAL": None,
     "COMPARISON_PLACE": None,
@@ -53,7 +53,9 @@ def record(strategy: str = "naive-batch", wall_s: float = 40.0, steady_s: float 
             "tail": 1.5,
             "collect": 0.5,
         },
-        "phase_tokens": {"engine_start": 0, "steady": 6000, "tail": 400},
+        "phase_tokens": {"engine_start": 0.0, "steady": 6000.0, "tail": 400.0},
+        "idle_engine_s": 2.0,
+        "imbalance": 1.0,
         "waterfall_s": {"read": 1.0, "weights": wall_s - steady_s - 3.0, "prefill": steady_s, "tail": 2.0},
         "rows": {"in": 400, "out": 400, "missing": 0, "doubled": 0, "unknown": 0, "null": 0, "short": 0},
         "tokens": {"prompt": 80000, "output": 6400},
@@ -71,10 +73,12 @@ def record(strategy: str = "naive-batch", wall_s: float = 40.0, steady_s: float 
         "dataset": {"name": "400_0-5_16", "rows": 400, "fingerprint": "f1" * 8, "prompt_bytes": 400000},
         "hardware": {
             "nodes": 1,
-            "cpus": 16,
-            "memory_bytes": 10**11,
+            "ray_cpus": 16.0,
+            "ray_gpus": 1.0,
+            "driver_cpus": 16,
+            "driver_memory_bytes": 10**11,
+            "cpu": "Synthetic CPU",
             "gpus": ["NVIDIA H200"],
-            "gpu_memory_bytes": 10**11,
         },
         "versions": {"python": "3.12.0", "vllm": "0.26.0", "ray": "2.58.1"},
         "commit": "0" * 40,
@@ -104,6 +108,7 @@ def trial_of(comparison: str, trial: int, place: int, arm: str) -> dict[str, Any
 
 def failed(strategy: str, error: str, **changes: Any) -> Record:
     """A run that ended before it knew anything but its configuration."""
-    unknown = ("phases_s", "phase_tokens", "waterfall_s", "rows", "tokens", "cache_state", "counters", "engines")
+    unknown = ("phases_s", "phase_tokens", "waterfall_s", "idle_engine_s", "imbalance", "rows", "tokens")
+    measured = ("cache_state", "counters", "engines", "dataset", "hardware", "warnings")
     base = record(strategy, **changes)
-    return {**base, **dict.fromkeys((*unknown, "dataset", "hardware", "versions")), "status": "failed", "error": error}
+    return {**base, **dict.fromkeys((*unknown, *measured)), "status": "failed", "error": error}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from harness.checks import check
 
 IDS = pa.array(range(25))

@@ -5,11 +5,10 @@ import statistics
 
 import numpy as np
 import pytest
-from synthetic import record, trial_of, with_settings
-
 from harness.effects import Cell, Effect, TooFewTrialsError, estimate, scatter
 from harness.questions import answer, job_s, steady_s_per_token, strategy
 from harness.sections import group
+from synthetic import record, trial_of, with_settings
 
 # The default comparison: six strategies, the first of them twice.
 DEFAULT = ("naive", "naive", "sorted", "continuous", "continuous-sorted", "bucketing", "ray")

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import config
 import numpy as np
 import pyarrow as pa
 import pytest
+
+import config
 from harness import local_model
 from harness.checks import check
 from harness.target_length import longest_output, target_length

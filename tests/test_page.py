@@ -12,13 +12,12 @@ import browser
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic import failed, record, trial_of, with_settings
-
-from harness import bounds, cost, curves, page, palette, records, series, svg
+from harness import bounds, cost, curves, page, palette, record_file, series, svg
 from harness.charts import dots, median_run, waterfall
 from harness.questions import job_s
 from harness.sections import group
 from harness.tables import Table, figure
+from synthetic import failed, record, trial_of, with_settings
 
 ATTACK = """<img src=x onerror="alert(1)"> <script>alert(2)</script> | `code` [link](http://x) & "quoted" """
 SECONDS = {
@@ -384,6 +383,6 @@ def test_a_table_reads_the_same_in_all_three_forms():
 
 def test_the_report_is_made_from_the_record_file(tmp_path):
     for run in comparison(1):
-        records.append(run, tmp_path)
-    _, markdown = written(tmp_path, records.load(tmp_path))
+        record_file.append(run, tmp_path)
+    _, markdown = written(tmp_path, record_file.load(tmp_path))
     assert table_row(markdown, "ray-data").startswith("| ray-data | 1 of 1 | 42.22")

@@ -12,16 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from harness import record_file, schema, trials
 
-from harness import records, schema, trials
-
-SUITE = Path(records.__file__).resolve().parents[1]
+SUITE = Path(record_file.__file__).resolve().parents[1]
 TESTS = Path(__file__).parent
 
 FAKE = '''"""A fake strategy: no engine, no prompts; it sleeps and records a synthetic run."""
 import json, os, signal, sys, time
 import config
-from harness import overrides, records
+from harness import overrides, record_file, records
 from synthetic import failed, record
 
 STRATEGY, KIND = {name!r}, {kind!r}
@@ -31,12 +30,12 @@ if KIND == "hangs":
 if KIND == "dies":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep({sleep_s})
-knobs = overrides.knob_values(config)
+knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
 made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
 made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
 if KIND == "fails":
     made = failed(STRATEGY, "an engine died", config=knobs)
-records.append(made, config.RESULTS_PATH)
+record_file.append(made, config.RESULTS_PATH)
 print(json.dumps(made))
 sys.exit(0 if made["status"] == "ok" else 1)
 '''
@@ -71,7 +70,7 @@ def compare(suite, *arguments, **knobs):
 
 
 def stored(suite):
-    return records.load(suite / "results")
+    return record_file.load(suite / "results")
 
 
 def cells(suite):
@@ -143,7 +142,7 @@ def test_failed_runs_are_results_and_are_repeated_only_on_request(suite):
     arguments = ("--strategies", "fake-fast", "fake-fails", "--trials", "1")
     code, out, _ = compare(suite, *arguments)
     assert code == 1
-    assert "Invalid and failed runs" in out
+    assert "Runs that are no result" in out
     assert "an engine died" in out
     _, _, err = compare(suite, *arguments, "--retry-failed")
     assert "1 of 3 runs are left" in err

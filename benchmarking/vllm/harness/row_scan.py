@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from harness import dataset, prompt_length
 from harness.problem import FIRST, Problem
 from harness.target_length import target_length

@@ -9,8 +9,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import config
 import pyarrow.fs as pafs
+
+import config
 
 # Seconds until an endpoint that does not answer counts as unreachable, and until one request does.
 CONNECT_TIMEOUT_S = 3.0

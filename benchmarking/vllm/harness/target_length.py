@@ -13,8 +13,9 @@ independently of each other, in any process and on any machine, and agree.
 import hashlib
 from collections.abc import Callable, Sequence
 
-import config
 import numpy as np
+
+import config
 
 _INVERSE_CDF: dict[str, Callable[[float], int]] = {
     "fixed": lambda _: config.OUTPUT_LEN,

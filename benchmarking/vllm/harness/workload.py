@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import config
 import numpy as np
 import pyarrow as pa
+
+import config
 from harness import dataset
 from harness.deadline import within
 from harness.problem import Problem
