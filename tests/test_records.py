@@ -179,6 +179,7 @@ def test_the_validator_names_what_is_wrong(problem):
 def test_the_validator_and_the_module_that_describes_the_format_list_the_same_keys():
     described = records.__doc__.split("Keys.")[1]
     assert [key for key in schema.FIELDS if f"    {key} " not in described] == []
+    assert sorted(records.new(Path("a-strategy.py"))) == sorted(schema.FIELDS)
 
 
 def test_equal_runs_may_be_compared():
