@@ -213,6 +213,17 @@ def test_every_question_is_answered_for_both_measures_with_intervals(tmp_path):
     assert "no clear difference" in noise
 
 
+def test_a_difference_between_twins_is_a_limitation(tmp_path):
+    made = comparison()
+    for run in made:
+        if run["config"]["COMPARISON_ARM"] == "naive-batch-again":
+            run.update({key: value for key, value in record("naive-batch", 80.0, 60.0).items() if key.endswith("_s")})
+    _, markdown = written(tmp_path, made)
+    limits = markdown[: markdown.index("## Results")]
+    assert "the A/A pair differs (naive-batch → naive-batch-again)" in limits
+    assert "A/A pair differs" not in written(tmp_path, comparison())[1]
+
+
 def test_cost_counts_every_gpu_second_and_only_accepted_rows():
     runs = [record(wall_s=40.0), failed("naive-batch", "died", wall_s=60.0)]
     paid = cost.of(runs)

@@ -16,6 +16,7 @@ WIDTH = 860.0
 LABELS = 190.0
 RIGHT = 130.0
 ROW = 26.0
+VISIBLE_S = 0.01
 
 
 def dots(section: Section, title: str, measure: Callable[[Record], float | None]) -> str:
@@ -34,7 +35,7 @@ def dots(section: Section, title: str, measure: Callable[[Record], float | None]
 
 def waterfall(section: Section) -> str:
     """Stacked bars: the parts of each label's median run, in the order in which they happen."""
-    title = "Where the seconds of the median run went, s (steady and tail split further where the record does)"
+    title = "Where the seconds of the median run went, s (engines start, then work; mean over the engines)"
     runs = {name: median_run(section.of_arm(name)) for name in section.arms()}
     split = {name: parts_of(run) for name, run in runs.items() if run and parts_of(run)}
     if not split:
@@ -56,9 +57,9 @@ def median_run(runs: list[Record]) -> Record | None:
 
 
 def parts_of(run: Record) -> dict[str, float]:
-    """The waterfall's parts, or the phases where a record has no finer ones; unknown parts are left out."""
+    """The waterfall's parts, or the phases where a record has no finer ones; without the unknown and the invisible."""
     parts = run["waterfall_s"] or run["phases_s"] or {}
-    return {name: seconds for name, seconds in parts.items() if seconds is not None}
+    return {name: seconds for name, seconds in parts.items() if seconds is not None and seconds > VISIBLE_S}
 
 
 def _rows(labels: list[str], largest: float) -> svg.Plot:

@@ -34,7 +34,7 @@ NOT_CONDITIONS = {
     "COMPARISON_TRIAL",
     "COMPARISON_PLACE",
     "COMPARISON_ARM",
-    "sampling_params",  # follows from the output length
+    "SAMPLING_PARAMS",  # follows from the output length
 }
 
 Facts = dict[str, Any]

@@ -75,7 +75,7 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         conditions.common(groups),
         *([conditions.varying(groups)] if len(groups) > 1 else []),
         Heading("Limitations"),
-        Notes(conditions.limitations(groups, problems)),
+        Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
         Heading("Results"),
         *(summary.results(section, bounds, price) for section in groups),
         *_if_any(summary.failures(groups)),

@@ -7,6 +7,7 @@ with the reason; medians and effects leave it out, the report lists it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from string import ascii_uppercase
 
 from harness.comparability import asked_differences, dataset_name, read_back_differences
@@ -80,7 +81,7 @@ def _conditions(runs: list[Record]) -> str:
     """The conditions that sections usually differ in, in a few words; the report lists all of them elsewhere."""
     knobs = runs[0]["config"]
     name = next((run["dataset"]["name"] for run in runs if run["dataset"]), dataset_name(runs[0]))
-    words = [str(name).removesuffix(".parquet")]
+    words = [PurePath(str(name)).name.removesuffix(".parquet")]
     if knobs.get("KV_CACHE_MEMORY_BYTES"):
         words.append(f"KV cache {knobs['KV_CACHE_MEMORY_BYTES'] / 1e9:.3g} GB")
     if knobs.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed":

@@ -45,6 +45,15 @@ def noise(sections: Sequence[Section]) -> Table:
     return Table("Noise floor: the same strategy twice (A/A)", header, rows)
 
 
+def doubts(sections: Sequence[Section]) -> list[str]:
+    """Where the A/A pair shows a difference: what else is called there may be no difference either."""
+    return [
+        f"In {row[0]} the A/A pair differs ({row[1]}): mistrust ratios of that size there."
+        for row in noise(sections).rows
+        if "faster" in row or "slower" in row
+    ]
+
+
 def asked(sections: Sequence[Section]) -> list[Table]:
     """A table for each topic that at least one section has runs for."""
     topics = dict.fromkeys(question.topic for question in QUESTIONS)
