@@ -111,6 +111,20 @@ WATCHDOG_STALL_S: float = 120.0
 # or when the engines are not up after this long. A first start of Qwen3-8B on an H200 takes 80 to 216 s.
 WATCHDOG_START_S: float = 900.0
 
+# --- Comparisons (compare.py) -------------------------------------------------------------------------------
+
+# US dollars for one GPU for one hour, from your provider's bill; none leaves cost out of the report.
+GPU_PRICE_PER_HOUR: float | None = None
+# A strategy's process is stopped, and its trial recorded as failed, after this many seconds. The watchdog ends a stall
+# much earlier; this bounds what it cannot see, such as a Ray that never comes up.
+TRIAL_TIMEOUT_S: float = 7200.0
+# Set by compare.py for each run it starts, so that records say which comparison, trial (block), place in the trial's
+# random order and label they belong to. Leave them at none.
+COMPARISON_ID: str | None = None
+COMPARISON_TRIAL: int | None = None
+COMPARISON_PLACE: int | None = None
+COMPARISON_ARM: str | None = None
+
 overrides.apply(globals())
 quiet.silence_libraries()
 

@@ -1,6 +1,6 @@
 """Run records: one JSON line a run, appended to `results/records.jsonl`, raw figures only.
 
-Format history (`schema` in every record):
+Format history (`schema` in every record); versions and validator are in schema.py, the file in record_file.py:
     1  first format
 
 Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
@@ -10,12 +10,15 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     label         text of config.RUN_LABEL or null
     started_at    UTC, ISO 8601
     command       how to repeat the run: script and overrides
-    status        "ok" | "invalid" (ran to the end, but a check failed) | "failed" (did not run to the end)
+    status        "ok" | "invalid" (ran to the end, but a check failed) | "failed" (did not run to the end) |
+                  "refused" (by preflight, before any engine started)
     error         why it is not ok, or null
     wall_s        from the strategy's call until its rows are back, and written where OUTPUT_PATH asks for it
     phases_s      read_and_plan, engine_start, steady, tail, collect; they add up to wall_s (see phases.py)
     phase_tokens  output tokens generated in engine_start, steady, tail
     waterfall_s   finer parts that add up to wall_s (see waterfall.py)
+    idle_engine_s engine-seconds with nothing to run, over all engines (see waterfall.py)
+    imbalance     busiest engine's generated tokens over the mean; 1 is even
     rows          in, out, missing, doubled, unknown, null, short
     tokens        prompt, output: counted by the engines
     cache_state   "cold" | "warm" | "primed": what the engines' counters prove before the first request
@@ -26,12 +29,11 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
                   after, histograms, high-water marks
     config        every knob in force (harness.overrides.knob_values) and `sampling_params`
     dataset       name, rows, fingerprint (of ids and prompts), prompt_bytes
-    hardware      nodes, cpus, memory_bytes, gpus (list of names), gpu_memory_bytes
+    hardware      nodes, ray_cpus, ray_gpus, driver_cpus, driver_memory_bytes, cpu, gpus (list of names)
     versions      python, vllm, ray, daft, torch, ...
     commit        git commit of the suite, with "+changes" where the work tree differs, or null
 """
 
-import json
 import sys
 import uuid
 from datetime import UTC, datetime
@@ -41,11 +43,8 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import machine, overrides
-
-SCHEMA = 1
-
-Record = dict[str, Any]
+from harness import machine, overrides, record_file
+from harness.schema import SCHEMA, Record
 
 
 def new(script: Path) -> Record:
@@ -68,19 +67,14 @@ def new(script: Path) -> Record:
 
 def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path:
     """Appends one record as one line, and its time series as a Parquet file beside; returns the records' file."""
-    path = Path(results_path) / "records.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
     if series:
-        write_series(series, path.parent / "timeseries" / f"{record['run_id']}.parquet")
-    line = json.dumps(record, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
-    return path
+        write_series(series, Path(results_path) / "timeseries" / f"{record['run_id']}.parquet")
+    return record_file.append(record, results_path)
 
 
 def write_series(series: list[dict[str, Any]], path: Path) -> None:
     """Writes the engines' samples: one row a sample, times in seconds since the first."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     first = min(row["at"] for row in series)
     rows = [{"engine": row["engine"], "t_s": row["at"] - first, **row} for row in series]
     pq.write_table(pa.Table.from_pylist(rows).drop_columns("at"), path, compression="zstd")

@@ -1,0 +1,127 @@
+"""Runs strategies side by side and says who wins, by how much, and how sure that is.
+
+    python benchmarking/vllm/compare.py                              # all strategies, INPUT_PATH, 3 trials
+    python benchmarking/vllm/compare.py --strategies naive-batch ray-data --datasets a.parquet b.parquet --trials 5
+    python benchmarking/vllm/compare.py --report                     # the report again, from the records alone
+    python benchmarking/vllm/compare.py --check                      # every record against the format
+
+Each trial is a block of fresh processes in random order; one strategy runs twice in it (A/A), which shows the noise.
+The same command continues an interrupted comparison and repeats nothing finished; more --trials add to it, --new starts
+another.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+import config
+from harness import launcher, overrides, page, record_file, schema, trials
+from harness.progress import Progress
+from harness.trials import Trial
+
+RESULTS = Path(config.RESULTS_PATH)
+SUITE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    options = _options()
+    if options.check:
+        return check()
+    if options.report:
+        return report()
+    try:
+        return compare(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command continues with the run that was cut short", file=sys.stderr)
+        return 130
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Runs what is left of the comparison and reports; non-zero when one of its runs did not end in a valid result."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with launcher.exclusive(RESULTS, config.TRIAL_TIMEOUT_S) as lock:
+        record_file.set_aside_half_line(RESULTS)
+        planned, todo = plan(options)
+        progress = Progress(planned, todo)
+        for trial in todo:
+            progress.begin(trial)
+            script, timeout_s = _script(trial.strategy), config.TRIAL_TIMEOUT_S
+            progress.end(launcher.run(trial, script, RESULTS, lock, timeout_s, progress.tick))
+    known = record_file.load(RESULTS)
+    without = [trial for trial in planned if not trials.find(trial, known, only_ok=True)]
+    return report(planned[0].comparison) or int(bool(without))
+
+
+def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
+    """All runs of the newest comparison that asks the same, or of a new one; and those that are left to do."""
+    labels = trials.arms(options.strategies, None if options.twin == "none" else options.twin)
+    datasets = [_dataset(path) for path in options.datasets]
+    subject = trials.digest(labels, datasets, overrides.knob_values(config))
+    known = record_file.load(RESULTS)
+    earlier = [] if options.new else trials.names(known, subject)
+    name = earlier[0] if earlier else trials.new_name(subject)
+    planned = trials.plan(name, labels, datasets, options.trials)
+    todo = trials.left(planned, known, options.retry_failed)
+    hint = "" if todo else "; --new runs it again, more --trials add to it"
+    print(f"comparison {name}: {len(todo)} of {len(planned)} runs are left{hint}", file=sys.stderr)
+    return planned, todo
+
+
+def report(comparison: str | None = None) -> int:
+    """Writes the report and prints its tables, those of one comparison or all; the last line is the page's path."""
+    known = record_file.load(RESULTS)
+    html, _ = page.write(known, RESULTS, config.GPU_PRICE_PER_HOUR)
+    print(page.as_text(known, RESULTS, config.GPU_PRICE_PER_HOUR, comparison))
+    print(f"\nreport: {html}")
+    return 0
+
+
+def check() -> int:
+    """Applies the format to every record; prints what is wrong, non-zero if anything is."""
+    known = record_file.load(RESULTS)
+    found = [f"run {record.get('run_id')}: {text}" for record in known for text in schema.problems(record)]
+    print("\n".join([*found, f"{len(known)} records, {len(found)} problems"]))
+    return int(bool(found))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategies", nargs="+", default=list(trials.STRATEGIES), metavar="NAME")
+    parser.add_argument(
+        "--datasets", nargs="+", default=[config.INPUT_PATH], metavar="PATH", help="default: INPUT_PATH"
+    )
+    parser.add_argument("--trials", type=int, default=3, help="runs of each strategy on each dataset (default: 3)")
+    parser.add_argument("--twin", metavar="NAME", help="strategy that runs twice (default: the first); none for no A/A")
+    parser.add_argument("--new", action="store_true", help="start anew, also where an equal comparison is there")
+    parser.add_argument("--retry-failed", action="store_true", help="run invalid and failed trials once more")
+    parser.add_argument("--report", action="store_true", help="write and print the report, run nothing")
+    parser.add_argument("--check", action="store_true", help="check every record, run nothing")
+    options = parser.parse_args()
+    options.twin = options.twin or options.strategies[0]
+    if not (options.report or options.check):
+        _refuse_bad(options, parser)
+    return options
+
+
+def _refuse_bad(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    for name in {*options.strategies, options.twin} - {"none"}:
+        if not _script(name).exists():
+            parser.error(f"no strategy {name}: expected {_script(name)}; known are {', '.join(trials.STRATEGIES)}")
+    if options.twin not in ("none", *options.strategies):
+        parser.error(f"--twin {options.twin}: expected one of --strategies, or none")
+    if options.trials < 1:
+        parser.error(f"--trials {options.trials}: expected 1 or more")
+
+
+def _script(strategy: str) -> Path:
+    return SUITE / f"{strategy}.py"
+
+
+def _dataset(path: str) -> str:
+    """The path as a run records it: a file or folder given from here in full, anything else as config.py takes it."""
+    return str(Path(path).resolve()) if Path(path).exists() else str(overrides.absolute(path))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

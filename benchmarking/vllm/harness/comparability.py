@@ -1,0 +1,139 @@
+"""Whether two runs may be compared: what must agree, and what differs.
+
+Two kinds of facts. Those that were *asked for* (dataset, configuration, hardware, versions) sort records into the
+report's sections; nothing is averaged across sections. Those that were *read back* (engines' settings, number of
+engines, cache state) are compared inside a section, where a difference means that the race was not fair.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from harness.schema import Record
+
+# Sizes that a machine measures for itself vary between equal starts: on a GPU, the KV cache is what profiling leaves.
+# 1 % of an H200's cache is about 1 GB, more than a CUDA context; it cannot move a hit rate by more than a point.
+MEASURED_TOLERANCE = 0.01
+MEASURED = ("num_gpu_blocks", "driver_memory_bytes")
+
+# Without these no fairness can be claimed, so an unknown one counts as a difference; other unknowns are caveats.
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks")
+
+# Knobs that say where things are, how a run is watched or what it costs, not what is run.
+NOT_CONDITIONS = {
+    "INPUT_PATH",  # the dataset's fingerprint is compared instead
+    "DATASETS_PATH",
+    "S3_ENDPOINT_URL",
+    "RESULTS_PATH",
+    "RUN_LABEL",
+    "WATCHDOG_STALL_S",
+    "WATCHDOG_START_S",
+    "GPU_PRICE_PER_HOUR",
+    "TRIAL_TIMEOUT_S",
+    "COMPARISON_ID",
+    "COMPARISON_TRIAL",
+    "COMPARISON_PLACE",
+    "COMPARISON_ARM",
+    "SAMPLING_PARAMS",  # follows from the output length
+}
+
+Facts = dict[str, Any]
+
+
+def differences(a: Record, b: Record) -> list[str]:
+    """All that makes two runs not comparable, as "name: value of a / value of b"; empty when they may be compared."""
+    return asked_differences(a, b) + read_back_differences(a, b)
+
+
+def asked_differences(a: Record, b: Record) -> list[str]:
+    """What was asked for differently. A fact that a run does not know (it failed early) contradicts nothing."""
+    first, second = asked(a), asked(b)
+    # A knob that one record's suite did not have yet had no influence there.
+    return _dataset_difference(a, b) + _unequal(first, second, [name for name in first if name in second])
+
+
+def read_back_differences(a: Record, b: Record) -> list[str]:
+    """What the engines really ran with, as far as it differs; an unknown limit is a difference."""
+    first, second = read_back(a), read_back(b)
+    unknown = [
+        f"{name}: {_known(first.get(name))} / {_known(second.get(name))}"
+        for name in (*LIMITS, "cache_state")
+        if first.get(name) is None or second.get(name) is None
+    ]
+    known = [name for name in first if first[name] is not None and second.get(name) is not None]
+    return unknown + _unequal(first, second, known)
+
+
+def unknowns(record: Record) -> list[str]:
+    """Settings that this run's engines did not report and that are not limits: a caveat, not an obstacle."""
+    return [name for name, value in read_back(record).items() if value is None and name not in LIMITS]
+
+
+def asked(record: Record) -> Facts:
+    """Configuration, hardware and versions as flat facts (the dataset is compared by its fingerprint)."""
+    hardware = record["hardware"] or {}
+    versions = {f"version of {name}": value for name, value in (record["versions"] or {}).items()}
+    return {**conditions(record["config"]), **hardware, **versions}
+
+
+def conditions(config: Mapping[str, Any]) -> Facts:
+    """The knobs that can move a number."""
+    knobs = {name: value for name, value in config.items() if name not in NOT_CONDITIONS}
+    return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
+
+
+def read_back(record: Record) -> Facts:
+    """Number of engines, cache state, and the settings in which all engines of a run agree (the mean of a size)."""
+    engines = [engine.get("settings") or {} for engine in record["engines"] or []]
+    names = sorted({name for settings in engines for name in settings if name != "versions"} | set(LIMITS))
+    settings = {name: _of_all(name, [engine.get(name) for engine in engines]) for name in names}
+    return {"engines": len(engines), "cache_state": record["cache_state"], **settings}
+
+
+def _dataset_difference(a: Record, b: Record) -> list[str]:
+    """Compares fingerprints; the path that was asked for where a run ended before its fingerprint was taken."""
+    first, second = a["dataset"] or {}, b["dataset"] or {}
+    if first.get("fingerprint") and second.get("fingerprint"):
+        same = first["fingerprint"] == second["fingerprint"]
+    else:
+        same = a["config"].get("INPUT_PATH") == b["config"].get("INPUT_PATH")
+    return [] if same else [f"dataset: {dataset_name(a)} / {dataset_name(b)}"]
+
+
+def dataset_name(record: Record) -> str:
+    """Name and fingerprint's beginning; the path's last part where the run ended before it read the data."""
+    dataset = record["dataset"] or {}
+    if dataset.get("fingerprint"):
+        return f"{dataset.get('name')} ({dataset['fingerprint'][:8]})"
+    return PurePath(str(record["config"].get("INPUT_PATH"))).name
+
+
+def _of_all(name: str, values: list[Any]) -> Any:
+    if not values or None in values:
+        return None
+    if name in MEASURED:
+        return sum(values) / len(values)
+    return values[0] if all(value == values[0] for value in values) else f"unequal engines: {values}"
+
+
+def _unequal(a: Facts, b: Facts, names: Sequence[str]) -> list[str]:
+    return [f"{name}: {_text(a[name])} / {_text(b[name])}" for name in names if not _equal(name, a[name], b[name])]
+
+
+def _equal(name: str, a: Any, b: Any) -> bool:
+    if name in MEASURED and isinstance(a, int | float) and isinstance(b, int | float):
+        return abs(a - b) <= MEASURED_TOLERANCE * max(a, b)
+    return bool(a == b)
+
+
+def _folder_name(model: str) -> str:
+    """The same model lies in different folders on different machines; a hub id stays as it is."""
+    return PurePath(model).name if PurePath(model).is_absolute() else model
+
+
+def _known(value: Any) -> str:
+    return "not read back" if value is None else _text(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, float) and value >= 1000 else str(value)

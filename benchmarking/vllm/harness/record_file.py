@@ -1,0 +1,128 @@
+"""The file of records: one JSON line each, append-only, safe against kills and against two writers at once.
+
+    for record in record_file.load(config.RESULTS_PATH): ...
+
+A kill in the middle of an append can leave half a line at the end, never harm an earlier one. Half a line is said on
+stderr when the file is read, and moved to a file of its own before the next line is appended.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.schema import SCHEMA, UPGRADES, Record
+
+FILE_NAME = "records.jsonl"
+
+
+class RecordError(ValueError):
+    """A line of a record file cannot be used; the message names file, line and what to do."""
+
+
+def append(record: Record, results_path: str | Path) -> Path:
+    """Appends one record as one line and returns the file; on return the line is on disk."""
+    path = Path(results_path) / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, allow_nan=False) + "\n").encode()
+    with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
+        _set_aside(path, file)
+        while line:
+            line = line[os.write(file, line) :]
+        os.fsync(file)
+    return path
+
+
+def load(results_path: str | Path) -> list[Record]:
+    """All records of a results folder, oldest first, in today's format; none where there is no file.
+
+    Raises RecordError for a line that is not a record and for an unknown version. Half a line at the end, left by a
+    killed run, is reported on stderr and skipped.
+    """
+    path = Path(results_path) / FILE_NAME
+    if not path.exists():
+        return []
+    with _locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file:
+        text = _read(file)
+    whole, tail = _split(text)
+    if tail:
+        print(f"warning: {path} ends in half a line ({len(tail)} bytes), skipped; {_NEXT_APPEND}", file=sys.stderr)
+    return [_parse(line, f"{path}:{number}") for number, line in enumerate(whole.splitlines(), 1)]
+
+
+def set_aside_half_line(results_path: str | Path) -> Path | None:
+    """Moves half a line that a killed run left at the end of the file into a file of its own; returns that one."""
+    path = Path(results_path) / FILE_NAME
+    if not path.exists():
+        return None
+    with _locked(path, os.O_RDWR | os.O_APPEND, fcntl.LOCK_EX) as file:
+        return _set_aside(path, file)
+
+
+_NEXT_APPEND = "the next run that is recorded moves it to a file of its own"
+
+
+def _set_aside(path: Path, file: int) -> Path | None:
+    whole, tail = _split(_read(file))
+    if not tail:
+        if whole and not whole.endswith(b"\n"):
+            os.write(file, b"\n")
+        return None
+    # Named after its content: a kill between the two steps makes the same file again, not a second one.
+    aside = path.with_name(f"{path.stem}.half-{hashlib.sha256(tail).hexdigest()[:8]}.txt")
+    aside.write_bytes(tail)
+    os.ftruncate(file, len(whole))
+    print(f"warning: {path} ended in half a line, left by a killed run; moved to {aside}", file=sys.stderr)
+    return aside
+
+
+def _split(content: bytes) -> tuple[bytes, bytes]:
+    """Whole lines, and what follows them. A last line that only lacks its line end is whole."""
+    end = content.rfind(b"\n") + 1
+    tail = content[end:]
+    try:
+        return (content, b"") if isinstance(json.loads(tail), dict) else (content[:end], tail)
+    except ValueError:
+        return content[:end], tail
+
+
+def _parse(line: bytes, where: str) -> Record:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"{where}: not JSON ({error}). Move this line to another file, or restore it") from error
+    if not isinstance(record, dict):
+        raise RecordError(f"{where}: expected a record (a JSON object), found {type(record).__name__}")
+    return _upgraded(record, where)
+
+
+def _upgraded(record: Record, where: str) -> Record:
+    version = record.get("schema")
+    known = (*UPGRADES, SCHEMA)
+    if type(version) is not int or version not in known:
+        raise RecordError(
+            f"{where}: schema {version!r} is unknown here; this suite reads {sorted(known)}. "
+            "Use the suite that wrote the record, or a newer one"
+        )
+    while version != SCHEMA:
+        record = {**UPGRADES[version](record), "schema": version + 1}
+        version += 1
+    return record
+
+
+@contextmanager
+def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
+    file = os.open(path, flags, 0o644)
+    try:
+        fcntl.flock(file, lock)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)

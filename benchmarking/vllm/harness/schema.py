@@ -1,0 +1,146 @@
+"""The record format's version, and what a record of today's must hold: `compare.py --check` applies it to every one.
+
+Each version loads for ever through UPGRADES; an unknown one is refused by name. Unknown is null. Keys that are not
+listed are refused at the top level, so that a new one comes with an entry here and a line in records.py.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+SCHEMA = 1
+
+Record = dict[str, Any]
+
+# Version → what turns a record of that version into one of the next. Entries are added, never removed.
+UPGRADES: dict[int, Callable[[Record], Record]] = {}
+
+STATUSES = ("ok", "invalid", "failed", "refused")
+PHASES = ("read_and_plan", "engine_start", "steady", "tail", "collect")
+CACHE_STATES = ("cold", "warm", "primed")
+# Phases and waterfall add up to the wall time within this share of it, plus the clock's and rounding's own error.
+SUM_TOLERANCE = 0.02
+SUM_TOLERANCE_S = 0.05
+
+_KNOWN_WHEN_OK = ("wall_s", "rows", "hardware", "versions")
+
+Check = tuple[str, Callable[[Any], bool]]
+
+
+def problems(record: Record) -> list[str]:
+    """Everything that is wrong with a record, one line each; empty for a good one."""
+    found = [f"unknown key {key!r}" for key in record if key not in FIELDS]
+    found += [f"key {key!r} is missing" for key in FIELDS if key not in record]
+    found += [_complaint(key, record[key], FIELDS[key]) for key in FIELDS if key in record]
+    found += [
+        _complaint(f"{group}.{key}", part.get(key), COUNT_OR_NULL if group in COUNTED else AMOUNT_OR_NULL)
+        for group, keys in PARTS.items()
+        if isinstance(part := record.get(group), dict)
+        for key in keys
+    ]
+    found += [f"{path}: not a number" for path in _not_finite(record, "")]
+    return [text for text in found if text] or _contradictions(record)
+
+
+def _complaint(path: str, value: Any, check: Check) -> str:
+    expected, accepts = check
+    return "" if accepts(value) else f"{path}: expected {expected}, found {value!r:.80}"
+
+
+def _contradictions(record: Record) -> list[str]:
+    """Fields that are fine one by one but not together."""
+    found = []
+    ok = record["status"] == "ok"
+    if ok != (record["error"] is None):
+        found.append(f"status {record['status']!r} with error {record['error']!r:.80}")
+    if ok:
+        found += [f"status 'ok' without {key}" for key in _KNOWN_WHEN_OK if not record[key]]
+        found += [] if (record["dataset"] or {}).get("fingerprint") else ["status 'ok' without dataset.fingerprint"]
+    rows = record["rows"] or {}
+    if ok and rows.get("in") != rows.get("out"):
+        found.append(f"status 'ok' with {rows.get('in')} rows in and {rows.get('out')} out")
+    return found + [text for group in ("phases_s", "waterfall_s") if (text := _sum_is_off(record, group))]
+
+
+def _sum_is_off(record: Record, group: str) -> str | None:
+    parts = list((record[group] or {}).values())
+    wall = record["wall_s"]
+    if wall is None or not parts or None in parts:
+        return None
+    total = math.fsum(parts)
+    if abs(total - wall) <= SUM_TOLERANCE * wall + SUM_TOLERANCE_S:
+        return None
+    return f"{group} add up to {total:.2f} s, wall_s is {wall:.2f}"
+
+
+def _not_finite(value: Any, path: str) -> list[str]:
+    """Paths of NaN and infinities, which JSON does not have but Python's reader accepts."""
+    if isinstance(value, float):
+        return [] if math.isfinite(value) else [path]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, item in items for found in _not_finite(item, f"{path}.{key}".lstrip("."))]
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and value >= 0
+
+
+def _one_of(*values: Any) -> Check:
+    return f"one of {values}", lambda value: value in values
+
+
+def _or_null(check: Check) -> Check:
+    return f"{check[0]} or null", lambda value: value is None or check[1](value)
+
+
+def _kind(name: str, kind: type) -> Check:
+    return name, lambda value: isinstance(value, kind)
+
+
+TEXT = _kind("text", str)
+OBJECT = _kind("an object", dict)
+LIST = _kind("a list", list)
+COUNT_OR_NULL = _or_null(("a count", _is_count))
+AMOUNT_OR_NULL = _or_null(("an amount of 0 or more", _is_seconds))
+SECONDS_OR_NULL = _or_null(("seconds", _is_seconds))
+
+FIELDS: dict[str, Check] = {
+    "schema": (f"{SCHEMA}", lambda value: value == SCHEMA),
+    "run_id": ("hex text", lambda value: isinstance(value, str) and bool(re.fullmatch("[0-9a-f]{8,}", value))),
+    "strategy": TEXT,
+    "label": _or_null(TEXT),
+    "started_at": ("UTC, ISO 8601", lambda v: isinstance(v, str) and bool(re.match(r"\d{4}-\d\d-\d\dT\d\d:", v))),
+    "command": TEXT,
+    "status": _one_of(*STATUSES),
+    "error": _or_null(TEXT),
+    "wall_s": SECONDS_OR_NULL,
+    "phases_s": _or_null(OBJECT),
+    "phase_tokens": _or_null(OBJECT),
+    "waterfall_s": _or_null(OBJECT),
+    "idle_engine_s": SECONDS_OR_NULL,
+    "imbalance": _or_null(("a ratio of at least 1", lambda value: _is_seconds(value) and value >= 1)),
+    "rows": _or_null(OBJECT),
+    "tokens": _or_null(OBJECT),
+    "cache_state": _one_of(*CACHE_STATES, None),
+    "warnings": _or_null(LIST),
+    "counters": _or_null(OBJECT),
+    "engines": _or_null(LIST),
+    "config": OBJECT,
+    "dataset": _or_null(OBJECT),
+    "hardware": _or_null(OBJECT),
+    "versions": _or_null(OBJECT),
+    "commit": _or_null(TEXT),
+}
+PARTS = {
+    "phases_s": PHASES,
+    "phase_tokens": ("engine_start", "steady", "tail"),
+    "rows": ("in", "out", "missing", "doubled", "unknown", "null", "short"),
+    "tokens": ("prompt", "output"),
+    "counters": ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens"),
+}
+COUNTED = ("rows", "tokens", "counters")

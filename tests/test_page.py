@@ -1,0 +1,399 @@
+"""The report, from synthetic records: what it says, what it draws, and how a real browser takes it."""
+
+import http.server
+import json
+import math
+import re
+import struct
+import threading
+from itertools import pairwise
+
+import browser
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from harness import bounds, cost, curves, page, palette, record_file, series, svg
+from harness.charts import dots, median_run, waterfall
+from harness.questions import job_s
+from harness.sections import group
+from harness.tables import Table, figure
+from synthetic import failed, record, trial_of, with_settings
+
+ATTACK = """<img src=x onerror="alert(1)"> <script>alert(2)</script> | `code` [link](http://x) & "quoted" """
+SECONDS = {
+    "naive-batch": 30.0,
+    "naive-batch-sorted": 29.0,
+    "continuous-batch": 26.0,
+    "continuous-batch-sorted": 25.0,
+    "prefix-bucketing": 24.0,
+    "ray-data": 22.0,
+}
+SMALL_KV = {"KV_CACHE_MEMORY_BYTES": 12_000_000_000}
+
+
+def comparison(trials=3, **knobs):
+    """A whole comparison with a twin; each trial is a little slower than the one before."""
+    arms = {**{name: name for name in SECONDS}, "naive-batch-again": "naive-batch"}
+    made = []
+    for trial in range(1, trials + 1):
+        for place, (arm, strategy) in enumerate(arms.items(), 1):
+            steady_s = SECONDS[strategy] * (1 + 0.01 * trial + 0.002 * ((place * trial) % 3))
+            config = {**trial_of("20260101-000000-ab", trial, place, arm), **knobs}
+            at = f"2026-01-0{trial}T00:0{place}:00+00:00"
+            made.append(record(strategy, steady_s + 20, steady_s, config=config, started_at=at))
+    return made
+
+
+def written(folder, made, price=None):
+    html, markdown = page.write(made, folder, price)
+    return html.read_text(), markdown.read_text()
+
+
+def table_row(markdown, start):
+    return next(line for line in markdown.splitlines() if line.startswith(f"| {start} |"))
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A report with everything in it: two conditions, failures, a run set apart, a time series, bounds, an attack."""
+    folder = tmp_path_factory.mktemp("results")
+    made = [*comparison(), *comparison(**SMALL_KV)]
+    made.append(failed("ray-data", ATTACK, config=trial_of("20260101-000000-ab", 4, 1, "ray-data")))
+    made.append(record("naive-batch", status="invalid", error=ATTACK, warnings=[ATTACK]))
+    made.append(with_settings(record("ray-data"), num_gpu_blocks=5000))
+    lines = [
+        {"run_id": m["run_id"], "possible_hit_rate": 0.8, "floor_s": 11.0, "working_set_tokens": 320000} for m in made
+    ]
+    (folder / "bounds.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for run in made[:6]:
+        write_series(folder, run["run_id"])
+    page.write(made, folder, 4.0)
+    return folder
+
+
+def write_series(folder, run_id):
+    """Two engines: no look-up for 10 s, then every token missed for 10 s, then every token found for 10 s."""
+    (folder / "timeseries").mkdir(exist_ok=True)
+    times = [float(t) for t in range(31)] * 2
+    queries = [max(t - 10, 0.0) * 100 for t in times]
+    hits = [max(t - 20, 0.0) * 100 for t in times]
+    columns = {
+        "engine": ["a"] * 31 + ["b"] * 31,
+        "t_s": times,
+        "prefix_cache_queries": queries,
+        "prefix_cache_hits": hits,
+    }
+    pq.write_table(pa.table(columns), folder / "timeseries" / f"{run_id}.parquet")
+
+
+def test_a_browser_shows_the_page_without_a_complaint_or_a_request(full):
+    seen = browser.look_at(full / "report.html")
+    assert seen.console == []
+    assert seen.requests == [(full / "report.html").as_uri(), "data:,"][: len(seen.requests)]
+    assert seen.content_width <= 1240
+    assert 3000 < seen.content_height < 12000
+    assert struct.unpack(">II", seen.png[16:24]) == (seen.content_width, seen.content_height)
+    assert len(seen.png) > 100_000
+    assert "<script>alert(2)</script>" in seen.text
+
+
+def test_a_browser_fits_the_page_to_paper(full):
+    assert browser.look_at(full / "report.html", print_media=True).content_width <= 1240
+
+
+def test_the_pages_policy_stops_even_a_request_that_got_into_it(full, tmp_path):
+    asked = []
+    with serving(asked) as address:
+        leak = f'<img src="{address}/leak.png"></body>'
+        html = (full / "report.html").read_text().replace("</body>", leak)
+        (tmp_path / "guarded.html").write_text(html)
+        (tmp_path / "open.html").write_text(html.replace(page.POLICY, ""))
+        guarded = browser.look_at(tmp_path / "guarded.html")
+        assert asked == []
+        assert "Content Security Policy" in " ".join(guarded.console)
+        browser.look_at(tmp_path / "open.html")
+        assert asked == ["/leak.png"]
+
+
+class serving:  # noqa: N801  (reads as a statement)
+    """A local server that only remembers what it was asked for."""
+
+    def __init__(self, asked):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_error(404)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_the_page_holds_no_script_and_names_no_other_resource(full):
+    html = (full / "report.html").read_text()
+    assert "<script" not in html
+    assert re.findall(r'(?:src|href)="([^"]*)"', html) == ["data:,"]
+    assert not re.search(r"@import|url\(", html)
+
+
+def test_text_from_records_is_escaped_in_both_forms(full):
+    html, markdown = (full / "report.html").read_text(), (full / "report.md").read_text()
+    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;" in html
+    assert "<img" not in html
+    assert "<img" not in markdown
+    row = next(line for line in markdown.splitlines() if "onerror" in line and "failed" in line)
+    assert r"\| \`code\` \[link\]" in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == 6
+
+
+def test_conditions_and_limitations_come_before_any_result(full):
+    headings = re.findall(r"<h2>(.*?)</h2>", (full / "report.html").read_text())
+    assert headings[:3] == ["Conditions", "Limitations", "Results"]
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    made = comparison()
+    assert written(tmp_path, made) == written(tmp_path, made)
+
+
+def test_failed_and_invalid_runs_are_rows_not_gaps(tmp_path):
+    made = [*comparison(), failed("prefix-planned", "no such engine"), record(status="invalid", error="3 rows short")]
+    html, markdown = written(tmp_path, made)
+    assert table_row(markdown, "prefix-planned").startswith("| prefix-planned | 0 of 1 | - | - |")
+    assert "| invalid |" in markdown
+    assert "3 rows short" in markdown
+    assert ">1 failed</text>" in html
+    assert "2 run(s) did not end in a valid result" in markdown
+
+
+def test_runs_under_other_conditions_are_never_averaged_and_the_report_says_what_differs(tmp_path):
+    made = [record(wall_s=40.0), record(wall_s=80.0, versions={"vllm": "0.27.0"}), record(wall_s=60.0, config=SMALL_KV)]
+    _, markdown = written(tmp_path, made)
+    assert len(group(made)) == 3
+    assert "| conditions | KV\\_CACHE\\_MEMORY\\_BYTES | version of vllm |" in markdown
+    assert sorted(line.split("|")[3].strip() for line in markdown.splitlines() if "| 1 of 1 |" in line) == [
+        "40.00",
+        "60.00",
+        "80.00",
+    ]
+
+
+def test_a_run_whose_engines_had_a_smaller_cache_is_set_apart_with_the_reason(tmp_path):
+    made = [record(wall_s=40.0), record(wall_s=41.0), with_settings(record(wall_s=90.0), num_gpu_blocks=5000)]
+    _, markdown = written(tmp_path, made)
+    assert "40.50 (40.00 to 41.00)" in markdown
+    assert "| num\\_gpu\\_blocks: 10,000 / 5,000 |" in markdown
+
+
+def test_a_record_that_does_not_fit_the_format_is_left_out_and_named(tmp_path):
+    bad = record(wall_s=-5)
+    _, markdown = written(tmp_path, [*comparison(), bad])
+    assert f"Left out: record {bad['run_id'][:8]}" in markdown
+
+
+def test_a_folder_without_records_gives_a_page_that_says_so(tmp_path):
+    html, _ = written(tmp_path, [])
+    assert "holds no usable record" in html
+
+
+def test_every_question_is_answered_for_both_measures_with_intervals(tmp_path):
+    _, markdown = written(tmp_path, comparison())
+    row = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → continuous-batch")
+    assert re.search(r"1\.15\d \(1\.\d+ to 1\.\d+\) \| faster \| 1\.08\d \(1\.\d+ to 1\.\d+\) \| faster", row)
+    noise = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → naive-batch-again")
+    assert "no clear difference" in noise
+
+
+def test_a_difference_between_twins_is_a_limitation(tmp_path):
+    made = comparison()
+    for run in made:
+        if run["config"]["COMPARISON_ARM"] == "naive-batch-again":
+            run.update({key: value for key, value in record("naive-batch", 80.0, 60.0).items() if key.endswith("_s")})
+    _, markdown = written(tmp_path, made)
+    limits = markdown[: markdown.index("## Results")]
+    assert "the A/A pair differs (naive-batch → naive-batch-again)" in limits
+    assert "A/A pair differs" not in written(tmp_path, comparison())[1]
+
+
+def test_cost_counts_every_gpu_second_and_only_accepted_rows():
+    runs = [record(wall_s=40.0), failed("naive-batch", "died", wall_s=60.0)]
+    paid = cost.of(runs)
+    assert paid.gpu_s == 100
+    assert paid.per_million_tokens(3.6) == pytest.approx(100 * 0.001 / 6400 * 1e6)
+    assert paid.per_thousand_rows(3.6) == pytest.approx(100 * 0.001 / 400 * 1e3)
+    assert paid.per_thousand_rows(None) == pytest.approx(250)
+
+
+def test_cost_with_a_run_of_unknown_length_is_a_lower_bound(tmp_path):
+    made = [*comparison(1), {**failed("ray-data", "lost"), "wall_s": None}]
+    _, markdown = written(tmp_path, made)
+    assert "≥ 6,597" in table_row(markdown, "ray-data")
+
+
+def test_without_a_price_the_report_counts_gpu_seconds_and_says_so(tmp_path):
+    _, markdown = written(tmp_path, comparison(1))
+    assert "GPU-s / 1M output tokens" in markdown
+    assert "GPU\\_PRICE\\_PER\\_HOUR is not set" in markdown
+
+
+def test_bounds_stand_beside_what_was_achieved(full):
+    markdown = (full / "report.md").read_text()
+    # Hit rate 0.5 of possible 0.8; a floor of 11 s against 22.9 s of steady generation and 1.5 s of tail.
+    row = [cell.strip() for cell in table_row(markdown, "ray-data").split("|")]
+    assert "62.5 %" in row
+    measured = median_run([run for run in comparison() if run["strategy"] == "ray-data"])["phases_s"]["steady"] + 1.5
+    assert f"{100 * 11 / measured:.1f} %" in row
+
+
+def test_the_last_bounds_of_a_run_win_and_a_missing_file_means_none(tmp_path):
+    assert bounds.load(tmp_path) == {}
+    (tmp_path / "bounds.jsonl").write_text('{"run_id": "a", "floor_s": 1}\n{"run_id": "a", "floor_s": 2, "more": 1}\n')
+    assert bounds.load(tmp_path)["a"] == bounds.Bounds(floor_s=2)
+
+
+def test_pressure_on_the_cache_is_the_working_set_over_one_engines_capacity():
+    assert bounds.kv_pressure(record(), bounds.Bounds(working_set_tokens=320_000)) == 2.0
+    assert bounds.kv_pressure(record(), bounds.Bounds()) is None
+
+
+def test_every_axis_starts_at_zero_and_dots_stand_where_their_values_are():
+    (section,) = group([record(wall_s=40.0), record(wall_s=50.0)])
+    chart = dots(section, "Whole job, s", job_s)
+    labels = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="middle"[^>]*>([\d,.]+)</text>', chart)
+    ticks = [(float(x), float(text)) for x, text in labels]
+    assert ticks[0][1] == 0
+    scale = (ticks[-1][0] - ticks[0][0]) / ticks[-1][1]
+    dots_at = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', chart)]
+    assert dots_at == pytest.approx([ticks[0][0] + scale * value for value in (40, 50)], abs=0.11)
+
+
+@pytest.mark.parametrize("largest", [0.0003, 0.07, 1, 3.3, 49.9, 50, 61, 999, 123456])
+def test_an_axis_ends_at_a_round_number_at_or_above_the_largest_value(largest):
+    end = svg.axis_end(largest)
+    ticks = svg.ticks(end)
+    assert largest <= end * (1 + 1e-9)
+    assert end <= 1.5 * largest
+    assert 3 <= len(ticks) <= 10
+    assert (ticks[0], ticks[-1]) == (0, pytest.approx(end))
+
+
+def test_a_waterfall_stacks_the_parts_of_the_median_run():
+    runs = [record(wall_s=wall, steady_s=20.0) for wall in (50.0, 41.0, 30.0)]
+    (section,) = group(runs)
+    chart = waterfall(section)
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)" height="20', chart)]
+    assert sum(widths) == pytest.approx(41.0 / svg.axis_end(41.0) * 540, abs=0.5)
+    assert "prefill: 20 s" in chart
+
+
+def test_a_record_without_parts_or_series_says_so_instead_of_drawing_nothing(tmp_path):
+    made = [{**run, "waterfall_s": None, "phases_s": None} for run in comparison(1)]
+    html, _ = written(tmp_path, made)
+    assert "No record of these conditions holds the parts of its wall time." in html
+    assert "No run of these conditions has a time series" in html
+    assert "No record has its working set in bounds.jsonl" in html
+
+
+def test_the_phases_stand_in_where_a_record_has_no_finer_parts():
+    (section,) = group([record(waterfall_s=None)])
+    assert "engine_start: 17 s" in waterfall(section)
+
+
+def test_the_hit_rate_over_time_comes_from_differences_of_counters(tmp_path):
+    run = record()
+    write_series(tmp_path, run["run_id"])
+    rates = series.hit_rates(run, tmp_path)
+    assert all(rate == pytest.approx(0, abs=1e-9) for t, rate in rates if t <= 20)
+    assert all(rate == pytest.approx(1) for t, rate in rates if t > 20.7)
+    assert rates[-1][0] == pytest.approx(30)
+
+
+def test_an_engine_without_a_look_up_draws_no_line(tmp_path):
+    run = record()
+    (tmp_path / "timeseries").mkdir()
+    columns = {"engine": ["a"], "t_s": [1.0], "prefix_cache_queries": [0.0], "prefix_cache_hits": [0.0]}
+    pq.write_table(pa.table(columns), tmp_path / "timeseries" / f"{run['run_id']}.parquet")
+    assert series.hit_rates(run, tmp_path) == []
+    assert "No run of these conditions has a time series" in curves.hit_rate(group([run])[0], tmp_path)
+
+
+def test_the_crossover_map_has_a_point_for_each_strategy_and_condition(full):
+    html = (full / "report.html").read_text()
+    chart = html[html.index("Speed-up over naive-batch") :]
+    for name in (n for n in SECONDS if n != "naive-batch"):
+        assert len(re.findall(rf"<title>{name}: \d\.\d+ times in", chart)) == 2
+
+
+def test_strategies_are_told_apart_by_the_colour_blind_and_parts_in_grey():
+    colors = list(palette.STRATEGY_COLORS.values())
+    assert len(set(colors)) == len(colors)
+    for matrix in (NORMAL, PROTAN, DEUTAN):
+        distances = [distance(a, b, matrix) for i, a in enumerate(colors) for b in colors[:i]]
+        assert min(distances) > 12
+    greys = [luminance(palette.part_color(i, 12)) for i in range(12)]
+    assert all(b - a > 0.01 for a, b in pairwise(greys))
+
+
+# Full protanopia and deuteranopia on linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+NORMAL = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+PROTAN = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))
+DEUTAN = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
+
+
+def linear(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+
+
+def luminance(color):
+    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear(color), strict=True))
+
+
+def distance(a, b, matrix):
+    """CIE 1976 colour difference as seen through `matrix`; 2.3 is just noticeable."""
+    return math.dist(
+        *(lab([sum(m * c for m, c in zip(row, linear(color), strict=True)) for row in matrix]) for color in (a, b))
+    )
+
+
+def lab(rgb):
+    rgb = [min(max(channel, 0.0), 1.0) for channel in rgb]
+    rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    xyz = [
+        sum(m * c for m, c in zip(row, rgb, strict=True)) / white
+        for row, white in zip(rows, (0.9505, 1, 1.089), strict=True)
+    ]
+    x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in xyz)
+    return (116 * y - 16, 500 * (x - y), 200 * (y - z))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (0, "0"), (0.0, "0"), (12, "12"), (1234.5, "1,234"), (1.0, "1.00"), (0.01234, "0.0123")],
+)
+def test_figures_show_three_digits_and_a_dash_for_the_unknown(value, shown):
+    assert figure(value) == shown
+
+
+def test_a_table_reads_the_same_in_all_three_forms():
+    table = Table("A title", ("name", "s"), [("a<b", "1.0"), ("c|d", "20.5")], "A note.")
+    assert table.text().splitlines()[-3:] == ["a<b    1.0", "c|d   20.5", "A note."]
+    assert "| c\\|d | 20.5 |" in table.markdown()
+    assert "| --- | ---: |" in table.markdown()
+    assert '<td>a&lt;b</td><td class="figure">1.0</td>' in table.html()
+
+
+def test_the_report_is_made_from_the_record_file(tmp_path):
+    for run in comparison(1):
+        record_file.append(run, tmp_path)
+    _, markdown = written(tmp_path, record_file.load(tmp_path))
+    assert table_row(markdown, "ray-data").startswith("| ray-data | 1 of 1 | 42.22")

@@ -1,0 +1,252 @@
+"""The record file: what survives a kill, which versions load, what the validator refuses, what may be compared."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import config
+import pytest
+from harness import comparability, record_file, records, schema
+from synthetic import failed, record, with_settings
+
+SUITE = Path(records.__file__).resolve().parents[1]
+OLD_FORMATS = Path(__file__).parent / "data"
+
+
+def write(folder: Path, *lines: bytes) -> Path:
+    path = folder / record_file.FILE_NAME
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def line(made: dict) -> bytes:
+    return json.dumps(made).encode() + b"\n"
+
+
+def test_records_come_back_in_the_order_in_which_they_were_appended(tmp_path):
+    made = [record(), failed("ray-data", "died"), record("ray-data")]
+    for one in made:
+        record_file.append(one, tmp_path)
+    assert record_file.load(tmp_path) == made
+
+
+def test_a_folder_without_records_has_none(tmp_path):
+    assert record_file.load(tmp_path / "nothing") == []
+
+
+def test_every_committed_record_fits_the_format():
+    committed = record_file.load(SUITE / "results")
+    assert [problem for made in committed for problem in schema.problems(made)] == []
+
+
+def test_records_of_every_version_load_for_ever(tmp_path):
+    stored = sorted(OLD_FORMATS.glob("records-schema-*.jsonl"))
+    assert [path.stem for path in stored] == [f"records-schema-{version}" for version in range(1, schema.SCHEMA + 1)]
+    for path in stored:
+        write(tmp_path, path.read_bytes())
+        assert [schema.problems(made) for made in record_file.load(tmp_path)] == [[], []]
+
+
+def test_an_old_version_is_brought_up_to_date(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_file, "UPGRADES", {0: lambda old: {**old, "wall_s": old["seconds"]}})
+    write(tmp_path, b'{"schema": 0, "seconds": 5.0}\n')
+    (made,) = record_file.load(tmp_path)
+    assert (made["schema"], made["wall_s"]) == (1, 5.0)
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None, True, 1.0])
+def test_an_unknown_version_is_refused_by_name(tmp_path, version):
+    path = write(tmp_path, line(record()), line({**record(), "schema": version}))
+    with pytest.raises(
+        record_file.RecordError, match=f"{path}:2: schema {version!r} is unknown here; this suite reads"
+    ):
+        record_file.load(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [b"{half\n", b"[1]\n", b"\n", b'{"schema": 1}{"schema": 1}\n'])
+def test_a_broken_line_in_the_middle_is_named_not_skipped(tmp_path, bad):
+    path = write(tmp_path, line(record()), bad, line(record()))
+    with pytest.raises(record_file.RecordError, match=f"{path}:2"):
+        record_file.load(tmp_path)
+
+
+def test_half_a_line_at_the_end_is_moved_aside_by_name_wherever_it_was_cut(tmp_path, capsys):
+    first, second = line(record()), line(record("ray-data"))
+    for cut in random.Random(1).sample(range(1, len(second) - 2), 40):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        write(folder, first, second[:cut])
+        assert len(record_file.load(folder)) == 1
+        assert "ends in half a line" in capsys.readouterr().err
+        record_file.append(record("continuous-batch"), folder)
+        assert [made["strategy"] for made in record_file.load(folder)] == ["naive-batch", "continuous-batch"]
+        (aside,) = folder.glob("records.half-*.txt")
+        assert aside.read_bytes() == second[:cut]
+        assert str(aside) in capsys.readouterr().err
+
+
+def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path):
+    write(tmp_path, line(record()), line(record("ray-data"))[:-1])
+    record_file.append(record("continuous-batch"), tmp_path)
+    assert [made["strategy"] for made in record_file.load(tmp_path)] == ["naive-batch", "ray-data", "continuous-batch"]
+    assert not list(tmp_path.glob("records.half-*"))
+
+
+APPENDER = """
+import sys, os
+sys.path[:0] = [{suite!r}, {tests!r}]
+from harness import record_file
+from synthetic import record
+while True:
+    made = record(warnings=["x" * 300_000])
+    record_file.append(made, {folder!r})
+    os.write(1, (made["run_id"] + "\\n").encode())
+"""
+
+
+def test_a_kill_at_a_random_moment_loses_no_appended_record_and_corrupts_none(tmp_path):
+    dice = random.Random(0)
+    acknowledged = []
+    code = APPENDER.format(suite=str(SUITE), tests=str(Path(__file__).parent), folder=str(tmp_path))
+    for _ in range(10):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        acknowledged.append(os.read(process.stdout.fileno(), 33).decode())
+        time.sleep(dice.uniform(0.0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        acknowledged += [process.stdout.read().decode()]
+        process.wait()
+    ids = "".join(acknowledged).split()
+    record_file.set_aside_half_line(tmp_path)
+    found = [made["run_id"] for made in record_file.load(tmp_path)]
+    assert len(ids) > 20
+    assert set(ids) <= set(found)
+    assert len(set(found)) == len(found)
+
+
+def test_two_writers_at_once_do_not_mix_their_lines(tmp_path):
+    code = APPENDER.format(suite=str(SUITE), tests=str(Path(__file__).parent), folder=str(tmp_path))
+    code = code.replace("while True", "for _ in range(15)")
+    writers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert len({made["run_id"] for made in record_file.load(tmp_path)}) == 30
+
+
+@pytest.mark.parametrize(
+    "made", [record(), failed("ray-data", "an engine died"), record(status="invalid", error="1 row short")]
+)
+def test_the_validator_accepts_a_good_record(made):
+    assert schema.problems(made) == []
+
+
+BROKEN = {
+    "key 'tokens' is missing": lambda r: r.pop("tokens"),
+    "unknown key 'speed'": lambda r: r.update(speed=1),
+    "wall_s: expected seconds or null, found -1": lambda r: r.update(wall_s=-1),
+    "wall_s: expected seconds or null, found 'fast'": lambda r: r.update(wall_s="fast"),
+    "wall_s: not a number": lambda r: r.update(wall_s=math.nan),
+    "rows.out: expected a count or null, found True": lambda r: r["rows"].update(out=True),
+    "status: expected one of": lambda r: r.update(status="fine"),
+    "status 'ok' with error": lambda r: r.update(error="but"),
+    "status 'failed' with error None": lambda r: r.update(status="failed"),
+    "status 'ok' with 400 rows in and 399 out": lambda r: r["rows"].update(out=399),
+    "status 'ok' without dataset.fingerprint": lambda r: r.update(dataset=None),
+    "status 'ok' without wall_s": lambda r: r.update(wall_s=None),
+    "phases_s add up to 45.00 s, wall_s is 40.00": lambda r: r["phases_s"].update(tail=6.5),
+    "waterfall_s add up to": lambda r: r["waterfall_s"].update(read=5.0),
+    "phase_tokens.steady: expected an amount of 0 or more or null, found -0.5": lambda r: r["phase_tokens"].update(
+        steady=-0.5
+    ),
+    "run_id: expected hex text": lambda r: r.update(run_id="../../x"),
+    "started_at: expected UTC": lambda r: r.update(started_at="yesterday"),
+    "cache_state: expected one of": lambda r: r.update(cache_state="hot"),
+    "schema: expected 1": lambda r: r.update(schema=2),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_the_validator_names_what_is_wrong(problem):
+    made = record()
+    BROKEN[problem](made)
+    assert any(text.startswith(problem) for text in schema.problems(made)), schema.problems(made)
+
+
+def test_the_validator_and_the_module_that_describes_the_format_list_the_same_keys():
+    described = records.__doc__.split("Keys.")[1]
+    assert [key for key in schema.FIELDS if f"    {key} " not in described] == []
+    assert sorted(records.new(Path("a-strategy.py"))) == sorted(schema.FIELDS)
+
+
+def test_equal_runs_may_be_compared():
+    assert comparability.differences(record(), record("ray-data", wall_s=55.0)) == []
+
+
+DIFFERENT = {
+    "dataset: ": lambda r: {**r, "dataset": {**r["dataset"], "fingerprint": "other"}},
+    "OUTPUT_LEN: 16 / 32": lambda r: {**r, "config": {**r["config"], "OUTPUT_LEN": 32}},
+    "OUTPUT_LEN_DISTRIBUTION: fixed / uniform": lambda r: {
+        **r,
+        "config": {**r["config"], "OUTPUT_LEN_DISTRIBUTION": "uniform"},
+    },
+    "KV_CACHE_MEMORY_BYTES: None / 12000000000": lambda r: {
+        **r,
+        "config": {**r["config"], "KV_CACHE_MEMORY_BYTES": 12_000_000_000},
+    },
+    "gpus: ": lambda r: {**r, "hardware": {**r["hardware"], "gpus": ["NVIDIA L4"]}},
+    "version of vllm: 0.26.0 / 0.27.0": lambda r: {**r, "versions": {**r["versions"], "vllm": "0.27.0"}},
+    "engines: 1 / 2": lambda r: {**r, "engines": r["engines"] * 2},
+    "cache_state: cold / warm": lambda r: {**r, "cache_state": "warm"},
+    "max_num_seqs: 64 / 128": lambda r: with_settings(r, max_num_seqs=128),
+    "max_num_batched_tokens: 2048 / 16384": lambda r: with_settings(r, max_num_batched_tokens=16384),
+    "block_size: 16 / 128": lambda r: with_settings(r, block_size=128),
+    "num_gpu_blocks: 10,000 / 9,800": lambda r: with_settings(r, num_gpu_blocks=9800),
+    "dtype: bfloat16 / float16": lambda r: with_settings(r, dtype="float16"),
+    "chunked_prefill: True / False": lambda r: with_settings(r, chunked_prefill=False),
+    "prefix_caching: True / False": lambda r: with_settings(r, prefix_caching=False),
+    "attention_backend: FLASH_ATTN / FLASHINFER": lambda r: with_settings(r, attention_backend="FLASHINFER"),
+    "max_num_seqs: 64 / not read back": lambda r: with_settings(r, max_num_seqs=None),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENT)
+def test_a_comparison_of_two_records_lists_what_differs(difference):
+    found = comparability.differences(record(), DIFFERENT[difference](record("ray-data")))
+    assert [text for text in found if text.startswith(difference)], found
+    assert len(found) == 1
+
+
+def test_a_few_kv_blocks_between_starts_are_no_difference():
+    assert comparability.differences(record(), with_settings(record(), num_gpu_blocks=9950)) == []
+
+
+def test_engines_of_one_run_that_differ_among_themselves_are_a_difference():
+    mixed = record()
+    mixed["engines"] = [*mixed["engines"], *with_settings(mixed, max_num_seqs=8)["engines"]]
+    two = record(engines=record()["engines"] * 2)
+    assert comparability.differences(two, mixed) == ["max_num_seqs: 64 / unequal engines: [64, 8]"]
+
+
+def test_where_things_lie_and_what_they_cost_is_no_condition():
+    moved = {"INPUT_PATH": "s3://elsewhere/x", "RESULTS_PATH": "/x", "GPU_PRICE_PER_HOUR": 2.0, "COMPARISON_TRIAL": 2}
+    assert comparability.differences(record(), record(config=moved)) == []
+    here, there = record(config={"MODEL_NAME": "/a/model"}), record(config={"MODEL_NAME": "/b/model"})
+    assert comparability.differences(here, there) == []
+
+
+def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
+    assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
+
+
+def test_every_knob_left_out_of_the_conditions_exists():
+    assert {name for name in comparability.NOT_CONDITIONS if name.isupper()} <= set(vars(config))
+
+
+def test_an_unknown_setting_that_is_no_limit_is_a_caveat_not_an_obstacle():
+    quiet = with_settings(record(), attention_backend=None)
+    assert comparability.differences(record(), quiet) == []
+    assert comparability.unknowns(quiet) == ["attention_backend"]

@@ -1,0 +1,272 @@
+"""compare.py from the outside, over fake strategies that only sleep and record a synthetic run: no engine."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from harness import record_file, schema, trials
+
+SUITE = Path(record_file.__file__).resolve().parents[1]
+TESTS = Path(__file__).parent
+
+FAKE = '''"""A fake strategy: no engine, no prompts; it sleeps and records a synthetic run."""
+import json, os, signal, sys, time
+import config
+from harness import overrides, record_file, records
+from synthetic import failed, record
+
+STRATEGY, KIND = {name!r}, {kind!r}
+print("a line for the log", file=sys.stderr)
+if KIND == "hangs":
+    time.sleep(60)
+if KIND == "dies":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep({sleep_s})
+knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
+made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
+made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
+if KIND == "fails":
+    made = failed(STRATEGY, "an engine died", config=knobs)
+record_file.append(made, config.RESULTS_PATH)
+print(json.dumps(made))
+sys.exit(0 if made["status"] == "ok" else 1)
+'''
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A copy of the suite's folder with fake strategies in it."""
+    folder = tmp_path / "suite"
+    shutil.copytree(SUITE / "harness", folder / "harness", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (SUITE / "compare.py", SUITE / "config.py", TESTS / "synthetic.py"):
+        shutil.copy(file, folder)
+    kinds = {"fake-fast": 20.0, "fake-slow": 30.0, "fake-fails": 10.0, "fake-dies": 10.0, "fake-hangs": 10.0}
+    for name, wall_s in kinds.items():
+        kind = name.removeprefix("fake-")
+        (folder / f"{name}.py").write_text(FAKE.format(name=name, kind=kind, wall_s=wall_s, sleep_s=0.05))
+    return folder
+
+
+def start(suite, *arguments, **knobs):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
+    environ |= {f"BENCH_{name}": str(value) for name, value in knobs.items()}
+    environ |= {"BENCH_RESULTS_PATH": str(suite / "results"), "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "compare.py", *arguments]
+    return subprocess.Popen(command, cwd=suite, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def compare(suite, *arguments, **knobs):
+    process = start(suite, *arguments, **knobs)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def stored(suite):
+    return record_file.load(suite / "results")
+
+
+def cells(suite):
+    knobs = [made["config"] for made in stored(suite)]
+    return Counter((k["INPUT_PATH"], k["COMPARISON_ID"], k["COMPARISON_TRIAL"], k["COMPARISON_ARM"]) for k in knobs)
+
+
+TWO = ("--strategies", "fake-fast", "fake-slow")
+
+
+def test_a_comparison_runs_every_strategy_and_a_twin_in_each_block_and_ends_in_the_reports_path(suite):
+    code, out, err = compare(suite, *TWO, "--datasets", "one.parquet", "two.parquet", "--trials", "3")
+    assert code == 0, err
+    assert len(cells(suite)) == 18
+    assert set(cells(suite).values()) == {1}
+    assert out.splitlines()[-1] == f"report: {suite / 'results' / 'report.html'}"
+    assert "fake-fast-again" in out
+    assert "[18/18] trial 3" in err
+    assert "left" in err
+    for made in stored(suite):
+        assert schema.problems(made) == []
+
+
+def test_the_order_is_random_within_blocks_recorded_and_follows_from_the_comparisons_name():
+    labels = trials.arms([f"s{i}" for i in range(6)], "s0")
+    runs = trials.plan("a-name", labels, ["one", "two"], 4)
+    assert runs == trials.plan("a-name", labels, ["two", "one"], 4)
+    blocks = [[trial.arm for trial in runs[i : i + 7]] for i in range(0, len(runs), 7)]
+    assert len({tuple(block) for block in blocks}) == len(blocks) == 8
+    assert all(sorted(block) == sorted(labels) for block in blocks)
+    assert [trial.place for trial in runs[:7]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [trial.number for trial in runs] == sorted(trial.number for trial in runs)
+    assert runs[0].overrides()["COMPARISON_PLACE"] == 1
+
+
+def test_runs_happen_one_after_another_in_the_planned_order(suite):
+    compare(suite, *TWO, "--datasets", "one.parquet", "--trials", "2")
+    made = stored(suite)
+    planned = trials.plan(
+        made[0]["config"]["COMPARISON_ID"],
+        trials.arms(TWO[1:], "fake-fast"),
+        [made[0]["config"]["INPUT_PATH"]],
+        2,
+    )
+    assert [trial.arm for trial in planned] == [run["config"]["COMPARISON_ARM"] for run in made]
+    assert [trial.place for trial in planned] == [run["config"]["COMPARISON_PLACE"] for run in made]
+
+
+def test_more_trials_add_to_a_comparison_a_complete_one_is_only_reported_and_new_starts_another(suite):
+    one = ("--strategies", "fake-fast", "--datasets", "one.parquet", "--trials")
+    compare(suite, *one, "1")
+    assert "2 of 4 runs are left" in compare(suite, *one, "2")[2]
+    assert "0 of 4 runs are left; --new runs it again" in compare(suite, *one, "2")[2]
+    assert len(cells(suite)) == 4
+    assert len({name for _, name, _, _ in cells(suite)}) == 1
+    compare(suite, *one, "1", "--new")
+    assert len({name for _, name, _, _ in cells(suite)}) == 2
+
+
+def test_another_setting_is_another_comparison(suite):
+    one = ("--strategies", "fake-fast", "--twin", "none", "--trials", "1")
+    compare(suite, *one, MAX_NUM_SEQS=8)
+    _, _, err = compare(suite, *one[:-1], "2", MAX_NUM_SEQS=16)
+    assert "2 of 2 runs are left" in err
+    assert sorted(Counter(made["config"]["MAX_NUM_SEQS"] for made in stored(suite)).items()) == [(8, 1), (16, 2)]
+
+
+def test_failed_runs_are_results_and_are_repeated_only_on_request(suite):
+    arguments = ("--strategies", "fake-fast", "fake-fails", "--trials", "1")
+    code, out, _ = compare(suite, *arguments)
+    assert code == 1
+    assert "Runs that are no result" in out
+    assert "an engine died" in out
+    _, _, err = compare(suite, *arguments, "--retry-failed")
+    assert "1 of 3 runs are left" in err
+    assert Counter(made["strategy"] for made in stored(suite)) == {"fake-fast": 2, "fake-fails": 2}
+
+
+def test_a_process_that_dies_without_a_record_gets_one_that_says_how_it_ended(suite):
+    code, _, _ = compare(suite, "--strategies", "fake-dies", "--twin", "none", "--trials", "1")
+    (made,) = stored(suite)
+    assert code == 1
+    assert made["status"] == "failed"
+    assert made["error"].startswith("was ended by SIGKILL, and left no record. Its log, ")
+    assert made["error"].endswith("a line for the log")
+    assert made["config"]["COMPARISON_ARM"] == "fake-dies"
+    assert schema.problems(made) == []
+
+
+def test_a_process_that_hangs_is_stopped_and_recorded(suite):
+    began = time.monotonic()
+    code, _, _ = compare(suite, "--strategies", "fake-hangs", "--twin", "none", "--trials", "1", TRIAL_TIMEOUT_S=1)
+    assert time.monotonic() - began < 15
+    assert code == 1
+    assert stored(suite)[0]["error"].startswith("did not end within TRIAL_TIMEOUT_S=1 s, was stopped")
+
+
+def test_an_interrupt_ends_the_running_trial_and_records_nothing_of_it(suite):
+    process = start(suite, "--strategies", "fake-hangs", "--twin", "none", "--trials", "1")
+    child = wait_for_child(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the same command continues" in err
+    assert not Path(f"/proc/{child}").exists()
+    assert stored(suite) == []
+
+
+def wait_for_child(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    for _ in range(200):
+        if found := children.read_text().split():
+            return int(found[0])
+        time.sleep(0.05)
+    raise AssertionError("compare.py started no trial within 10 s")
+
+
+def test_kills_at_random_moments_lose_no_finished_record_corrupt_none_and_repeat_none(suite):
+    dice = random.Random(0)
+    arguments = (*TWO, "--datasets", "one.parquet", "--trials", "10")
+    seen: list[str] = []
+    hit = 0
+    for _ in range(10):
+        process = start(suite, *arguments)
+        time.sleep(dice.uniform(0.2, 0.9))
+        hit += process.poll() is None
+        process.kill()
+        process.wait()
+        now = [made["run_id"] for made in stored(suite)]
+        assert now[: len(seen)] == seen
+        seen = now
+    assert seen
+    assert hit >= 5, f"only {hit} of 10 kills found compare.py at work"
+    code, _, err = compare(suite, *arguments)
+    assert code == 0, err
+    assert len(cells(suite)) == 30
+    assert set(cells(suite).values()) == {1}
+    assert [made["run_id"] for made in stored(suite)][: len(seen)] == seen
+    assert [problem for made in stored(suite) for problem in schema.problems(made)] == []
+
+
+def test_a_trial_that_outlives_its_comparison_is_waited_for_and_counted(suite):
+    script = suite / "fake-slow.py"
+    script.write_text(script.read_text().replace("time.sleep(0.05)", "time.sleep(1.0)"))
+    arguments = ("--strategies", "fake-slow", "--twin", "none", "--trials", "1")
+    process = start(suite, *arguments)
+    child = wait_for_child(process.pid)
+    process.kill()
+    process.wait()
+    assert Path(f"/proc/{child}").exists()
+    _, _, err = compare(suite, *arguments[:-1], "2")
+    assert "waiting for the trial of another or an interrupted comparison to end" in err
+    assert "1 of 2 runs are left" in err
+    assert set(cells(suite).values()) == {1}
+
+
+def test_half_a_line_left_by_a_killed_run_is_moved_aside_before_the_next_one(suite):
+    arguments = ("--strategies", "fake-fast", "--twin", "none", "--trials")
+    compare(suite, *arguments, "1")
+    path = suite / "results" / "records.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"schema": 1, "run_')
+    _, _, err = compare(suite, *arguments, "2")
+    assert "left by a killed run; moved to" in err
+    assert len(stored(suite)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--strategies", "no-such"), "no strategy no-such: expected"),
+        ((*TWO, "--twin", "fake-fails"), "--twin fake-fails: expected one of --strategies, or none"),
+        ((*TWO, "--trials", "0"), "--trials 0: expected 1 or more"),
+    ],
+)
+def test_a_wrong_option_says_what_was_expected(suite, arguments, message):
+    code, _, err = compare(suite, *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_check_accepts_good_records_and_names_a_bad_one(suite):
+    compare(suite, "--strategies", "fake-fast", "--twin", "none", "--trials", "1")
+    assert compare(suite, "--check")[:2] == (0, "1 records, 0 problems\n")
+    path = suite / "results" / "records.jsonl"
+    made = json.loads(path.read_text())
+    path.write_text(json.dumps({**made, "status": "fine"}) + "\n")
+    code, out, _ = compare(suite, "--check")
+    assert code == 1
+    assert f"run {made['run_id']}: status: expected one of" in out
+
+
+def test_the_terminal_shows_the_reports_table(suite):
+    _, out, _ = compare(suite, *TWO, "--trials", "1")
+    again = compare(suite, "--report")[1]
+    assert again == out
+    page = (suite / "results" / "report.md").read_text()
+    row = next(line.split() for line in out.splitlines() if line.startswith("fake-slow "))
+    shown = next(line for line in page.splitlines() if line.startswith("| fake-slow |"))
+    assert [cell for cell in row if cell not in shown] == []
