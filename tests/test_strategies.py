@@ -10,9 +10,11 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,8 +34,8 @@ PROMPT_LEN = BLOCKS * BLOCK + 1
 Run = tuple[int, dict[str, Any], pa.Table | None]
 
 
-def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, Any], str]:
-    """Runs a strategy's script as a user does; (exit code, record on stdout's last line, stderr)."""
+def start_script(script: str, folder: Path, **knobs: Any) -> "subprocess.Popen[str]":
+    """Starts a strategy's script as a user does, with the local profile and `knobs` on top."""
     environment = {
         **os.environ,
         "RAY_ADDRESS": "local",
@@ -42,12 +44,17 @@ def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, 
         "BENCH_RESULTS_PATH": str(folder / "results"),
         **{f"BENCH_{name}": str(value) for name, value in knobs.items()},
     }
-    done = subprocess.run(
-        [sys.executable, str(SUITE / f"{script}.py")], env=environment, capture_output=True, text=True, timeout=300
-    )
-    lines = done.stdout.strip().splitlines()
-    assert lines, f"{script} printed nothing; its stderr ends in:\n{done.stderr[-3000:]}"
-    return done.returncode, json.loads(lines[-1]), done.stderr
+    command = [sys.executable, str(SUITE / f"{script}.py")]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, Any], str]:
+    """Runs a strategy's script to its end; (exit code, record on stdout's last line, stderr)."""
+    with start_script(script, folder, **knobs) as process:
+        output, errors = process.communicate(timeout=300)
+    lines = output.strip().splitlines()
+    assert lines, f"{script} printed nothing; its stderr ends in:\n{errors[-3000:]}"
+    return process.returncode, json.loads(lines[-1]), errors
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +200,35 @@ def test_daft_losing_rows_is_an_invalid_run_and_never_a_time(
     assert record["status"] == "invalid"
     assert record["rows"]["missing"] > 0
     assert f"{record['rows']['missing']} of {ROWS} rows missing" in record["error"]
+
+
+def test_an_engine_that_dies_ends_the_run_as_failed_with_its_last_metrics_and_nothing_left_running(
+    tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    knobs = {"MODEL_NAME": model_folder, "INPUT_PATH": half_hit, "OUTPUT_LEN": 600}
+    with start_script("continuous-batch", tmp_path, **knobs) as process:
+        family = wait_until_generating(process)
+        core = next(child for child in family if child.name().startswith("VLLM"))
+        core.kill()
+        killed = time.monotonic()
+        output, errors = process.communicate(timeout=120)
+    assert time.monotonic() - killed < 60
+    assert process.returncode == 2, errors[-3000:]
+    record = json.loads(output.strip().splitlines()[-1])
+    assert record["status"] == "failed"
+    assert f"engine {record['engines'][0]['engine']} died" in record["error"]
+    assert 0 < record["counters"]["generation_tokens"] < ROWS * 600
+    assert record["phases_s"]["steady"] > 0
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+def wait_until_generating(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """Follows the run's progress lines until requests are running; returns every process of the run."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "running" in line and "running 0" not in line:
+            return psutil.Process(process.pid).children(recursive=True)
+    raise AssertionError("the run ended before it generated anything")
 
 
 def test_every_strategy_script_is_run_by_these_tests() -> None:

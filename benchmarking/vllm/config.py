@@ -102,6 +102,8 @@ RAY_NUM_CPUS: int | None = None
 RESULTS_PATH: str = "results"
 # One Parquet file for the answers (`id`, `output`), local or S3; none discards them once they are checked.
 OUTPUT_PATH: str | None = None
+# The suite's commit, for records of a copy that has no git repository; none asks git.
+COMMIT: str | None = None
 # Free-text label of a run, stored in its record.
 RUN_LABEL: str | None = None
 # Engine counters are read this often, in seconds; 0 switches the probe off (phases and counters are then null).

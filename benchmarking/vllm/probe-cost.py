@@ -11,15 +11,12 @@ import argparse
 import json
 import random
 import statistics
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import config
-from harness import dataset, engine_metrics, machine
-from harness.engine_probe import TICK_S
+from harness import dataset, engine_metrics, engine_probe, machine
 from harness.engines import engine_args
 
 RESAMPLES = 10_000
@@ -53,7 +50,8 @@ def measure(rounds: int, batch: list[str]) -> list[tuple[float, float]]:
 def one_round(llm: Any, batch: list[str], number: int) -> tuple[float, float]:
     seconds = {}
     for watched_now in (True, False) if number % 2 else (False, True):
-        with watched(llm) if watched_now else unwatched():
+        clock = engine_metrics.Clock(llm.llm_engine, engine_metrics.counters())
+        with engine_probe.watching(clock) if watched_now else nullcontext():
             seconds[watched_now] = generate(llm, batch)
     return seconds[True], seconds[False]
 
@@ -66,33 +64,6 @@ def generate(llm: Any, batch: list[str]) -> float:
     started = time.perf_counter()
     llm.generate(batch, SamplingParams(**config.SAMPLING_PARAMS), use_tqdm=False)
     return time.perf_counter() - started
-
-
-@contextmanager
-def watched(llm: Any) -> Iterator[None]:
-    """The probe's loop over this process's engine; its messages go nowhere, which is where sending them costs least."""
-    stop = threading.Event()
-    thread = threading.Thread(target=follow, args=(stop, engine_metrics.Clock(llm.llm_engine)))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    yield
-
-
-def follow(stop: threading.Event, clock: engine_metrics.Clock) -> None:
-    next_sample = 0.0
-    while not stop.wait(TICK_S):
-        clock.tick(now := time.time())
-        if now >= next_sample:
-            json.dumps(engine_metrics.sample(clock))
-            next_sample = now + config.PROBE_INTERVAL_S
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
+from harness.engine_metrics import SERIES
 from harness.engine_probe import ACTOR_NAME
 
 Message = dict[str, Any]
@@ -58,6 +59,15 @@ class EngineLog:
         node = self.engines[engine]["node"]
         return at + self._clock_offset[node]
 
+    def rows(self, started_at: float) -> list[dict[str, Any]]:
+        """The samples in order of time: `engine`, `t_s` in seconds since the strategy's call, engine_metrics.SERIES."""
+        rows = [
+            {"engine": row["engine"], "t_s": self.on_driver_clock(row["engine"], row["at"]) - started_at}
+            | {column: row[column] for column in SERIES}
+            for row in self.series
+        ]
+        return sorted(rows, key=lambda row: row["t_s"])
+
     def total(self, counter: str) -> int:
         """Sum of a counter over the engines, as last seen."""
         return sum(int(engine["latest"].get(counter) or 0) for engine in self.engines.values())
@@ -107,5 +117,6 @@ _HANDLERS: dict[str, Any] = {
     "ready": EngineLog._ready,
     "sample": EngineLog._sampled,
     "counters": EngineLog._counted,
+    "lost": lambda _, engine, message: engine.update(lost=message["error"]),
     "dead": lambda _, engine, message: engine.update(dead_at=message["at"]),
 }

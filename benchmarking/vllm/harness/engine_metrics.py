@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,12 @@ class Clock:
     cut at the moment the engine core scheduled its first request.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, before: dict[str, Any]) -> None:
+        """`before`: the engine's counters at this moment, from which it counts on."""
         self._engine = engine
         self._seconds = {"idle_s": 0.0, "prefill_s": 0.0, "decode_s": 0.0}
         self._since = time.time()
-        self._prompt = self._generated = 0
+        self._prompt, self._generated = int(before["prompt_tokens"]), int(before["generation_tokens"])
         self._busy = False
         self.max_running = 0
         self.first_scheduled_at: float | None = None
@@ -216,25 +218,22 @@ def _gpus() -> tuple[int | None, float | None]:
     handles = _gpu_handles()
     if not handles:
         return None, None
-    import pynvml
-
-    memory = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).used for handle in handles)
-    rates = [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
+    memory = sum(nvml.nvmlDeviceGetMemoryInfo(handle).used for nvml, handle in handles)
+    rates = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for nvml, handle in handles]
     return memory, sum(rates) / len(rates)
 
 
-def _gpu_handles() -> list[Any]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001  (no NVIDIA driver, or no library: both mean "no GPU to read")
+@cache
+def _gpu_handles() -> list[tuple[Any, Any]]:
+    """(NVML, handle) of each GPU that Ray gave this worker."""
+    devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    if not devices:
         return []
-    return [_gpu_handle(pynvml, device) for device in visible.split(",") if device]
+    from vllm.third_party import pynvml
+
+    pynvml.nvmlInit()
+    return [(pynvml, _gpu_handle(pynvml, device)) for device in devices]
 
 
-def _gpu_handle(pynvml: Any, device: str) -> Any:
-    if device.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(device))
-    return pynvml.nvmlDeviceGetHandleByUUID(device)
+def _gpu_handle(nvml: Any, device: str) -> Any:
+    return nvml.nvmlDeviceGetHandleByIndex(int(device)) if device.isdigit() else nvml.nvmlDeviceGetHandleByUUID(device)

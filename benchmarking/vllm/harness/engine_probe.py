@@ -10,6 +10,7 @@ what it sees to the driver's EngineLog actor (engine_log.py). Messages, all time
     sample      every PROBE_INTERVAL_S: the columns of engine_metrics.SERIES
     counters    each time the engine runs dry, and at least every interval: everything vLLM counts
     dead        the core's process is gone
+    lost        the probe itself failed, and why
     note        text for the user (batch statistics), from `report`
 """
 
@@ -17,6 +18,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import config
@@ -50,6 +53,14 @@ def report(text: str) -> None:
 
 
 def _watch() -> None:
+    try:
+        _watch_engine()
+    except Exception as error:  # noqa: BLE001  (a probe that fails must not fail the engine, and must not be silent)
+        if log := _engine_log():
+            _send(log, "lost", error=f"{type(error).__name__}: {error}")
+
+
+def _watch_engine() -> None:
     _sleep_until(lambda: "vllm" in sys.modules, 0.05)
     imported_at = time.time()
     log = _sleep_until(_engine_log, START_TICK_S)
@@ -63,17 +74,16 @@ def _watch() -> None:
     if not metrics.is_ready():
         _send(log, "dead")
         return
-    engine = metrics.find_engine()
-    start_log = metrics.read_start_log()
+    engine, start_log, before = metrics.find_engine(), metrics.read_start_log(), metrics.counters()
     _send(
         log,
         "ready",
         settings=metrics.settings(engine, start_log),
         start=start_log,
-        counters=metrics.counters(),
+        counters=before,
         actor=_own_handle(),
     )
-    _follow(log, cores, metrics.Clock(engine), metrics)
+    _follow(log, cores, metrics.Clock(engine, before), metrics)
 
 
 def _follow(log: Any, cores: list[Any], clock: Any, metrics: Any) -> None:
@@ -94,6 +104,32 @@ def _follow(log: Any, cores: list[Any], clock: Any, metrics: Any) -> None:
             _send(log, "counters", counters=metrics.counters(), values=metrics.sample(clock))
             counted = generated
         time.sleep(TICK_S)
+
+
+@contextmanager
+def watching(clock: Any) -> Iterator[None]:
+    """Ticks and samples as in a run, for an engine outside one; its messages go nowhere."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_tick, args=(stop, clock))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _tick(stop: threading.Event, clock: Any) -> None:
+    from harness import engine_metrics as metrics
+
+    next_sample = 0.0
+    while not stop.wait(TICK_S):
+        now = time.time()
+        clock.tick(now)
+        if now >= next_sample:
+            metrics.sample(clock)
+            next_sample = now + config.PROBE_INTERVAL_S
+    clock.tick(time.time())
 
 
 def _sleep_until(found: Any, interval_s: float) -> Any:

@@ -55,7 +55,7 @@ def counters_total(log: EngineLog) -> dict[str, Any] | None:
         return None
     totals: dict[str, Any] = {name: sum(_difference(engine, name) for engine in engines) for name in SUMMED}
     for name in ("finished", "request_generation_tokens"):
-        totals[name] = _added([_buckets(engine["after"][name]) for engine in engines])
+        totals[name] = _added([_bucket_differences(engine, name) for engine in engines])
     return totals
 
 
@@ -83,7 +83,12 @@ def wrong_engine_count(log: EngineLog) -> list[str]:
 
 def warnings(log: EngineLog) -> list[str]:
     """What the counters say about how the engines were fed; nothing here makes a run invalid."""
-    return [text for engine in log.built() for text in _warnings(engine)]
+    lost = [
+        f"the probe of engine {engine['engine']} failed, its counters are not the last: {engine['lost']}"
+        for engine in log.engines.values()
+        if "lost" in engine
+    ]
+    return [*lost, *(text for engine in log.built() for text in _warnings(engine))]
 
 
 def _warnings(engine: dict[str, Any]) -> list[str]:
@@ -92,8 +97,8 @@ def _warnings(engine: dict[str, Any]) -> list[str]:
     found = []
     if limit and latest.get("max_running", 0) < limit:
         found.append(f"engine {name} never filled: at most {latest.get('max_running')} of max_num_seqs {limit} running")
-    if latest.get("preemptions"):
-        found.append(f"engine {name} preempted {int(latest['preemptions'])} requests: its KV cache was too small")
+    if "after" in engine and (preempted := _difference(engine, "preemptions")):
+        found.append(f"engine {name} preempted {preempted} requests: its KV cache was too small")
     return found
 
 
@@ -131,8 +136,9 @@ def _difference(engine: dict[str, Any], name: str) -> int:
     return int(engine["after"][name] - engine["before"][name])
 
 
-def _buckets(counts: dict[str, Any]) -> dict[str, int]:
-    return dict(counts.get("buckets", counts))
+def _bucket_differences(engine: dict[str, Any], name: str) -> dict[str, int]:
+    before, after = (engine[when][name].get("buckets", engine[when][name]) for when in ("before", "after"))
+    return {key: after[key] - before.get(key, 0) for key in after}
 
 
 def _added(many: list[dict[str, int]]) -> dict[str, int]:

@@ -34,7 +34,8 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     commit        git commit of the suite, with "+changes" where the work tree differs, or null
 """
 
-import sys
+import os
+import shlex
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,23 +62,21 @@ def new(script: Path) -> Record:
         **dict.fromkeys((*unknown, *measured)),
         "config": {name: portable(value) for name, value in overrides.knob_values(config).items()},
         "versions": machine.versions(),
-        "commit": machine.commit(),
+        "commit": config.COMMIT or machine.commit(),
     }
 
 
 def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path:
-    """Appends one record as one line, and its time series as a Parquet file beside; returns the records' file."""
+    """Appends one record as one line, and its engines' samples as a Parquet file beside; returns the records' file."""
     if series:
         write_series(series, Path(results_path) / "timeseries" / f"{record['run_id']}.parquet")
     return record_file.append(record, results_path)
 
 
 def write_series(series: list[dict[str, Any]], path: Path) -> None:
-    """Writes the engines' samples: one row a sample, times in seconds since the first."""
+    """Writes the engines' samples, one row each (EngineLog.rows)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    first = min(row["at"] for row in series)
-    rows = [{"engine": row["engine"], "t_s": row["at"] - first, **row} for row in series]
-    pq.write_table(pa.Table.from_pylist(rows).drop_columns("at"), path, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(series), path, compression="zstd")
 
 
 def portable(value: Any) -> Any:
@@ -90,4 +89,7 @@ def portable(value: Any) -> Any:
 
 
 def _command(script: Path) -> str:
-    return f"python {script.name} {' '.join(sys.argv[1:])}".strip()
+    """What a user types to run this again, in the repository's root."""
+    variables = {name: str(portable(value)) for name, value in sorted(os.environ.items()) if name.startswith("BENCH_")}
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*assignments, "python", f"benchmarking/vllm/{script.name}"])

@@ -116,7 +116,7 @@ class Run:
             self._record.update(evidence(self._log, None, None, self._started_at, time.time()))
             self._record.pop("problems")
         self._record.update(status=status, error=error)
-        records.append(self._record, self._log.series, config.RESULTS_PATH)
+        records.append(self._record, self._log.rows(self._started_at), config.RESULTS_PATH)
         self._log.let_go()
         cluster.disconnect(self._started_here, _pids(self._log))
         config.print_benchmark_results(self._record)

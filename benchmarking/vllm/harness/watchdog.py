@@ -26,7 +26,7 @@ class Watchdog:
         self._log, self._mailbox, self._expected, self._give_up = log, mailbox, expected_tokens, give_up
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="watchdog")
-        self._moved_at = self._started_at = self._shown_at = time.time()
+        self.moved_at = self.started_at = self._shown_at = time.time()
         self._tokens = 0
 
     def start(self) -> None:
@@ -59,6 +59,10 @@ class Watchdog:
         except Exception as error:  # noqa: BLE001  (whatever Ray raises here, the run has lost its engines)
             return f"Ray does not answer any more ({type(error).__name__}); see its logs for a node or GCS failure"
         self._show_progress()
+        return self.verdict()
+
+    def verdict(self) -> str | None:
+        """Why the run cannot finish, by what the engines have said so far, or None."""
         return self._dead_engine() or self._late_start() or self._stall()
 
     def _dead_engine(self) -> str | None:
@@ -68,7 +72,7 @@ class Watchdog:
 
     def _late_start(self) -> str | None:
         ready = sum("ready_at" in engine for engine in self._log.engines.values())
-        waited = time.time() - self._started_at
+        waited = time.time() - self.started_at
         if ready >= config.CONCURRENCY or self._tokens or waited < config.WATCHDOG_START_S:
             return None
         return (
@@ -80,8 +84,8 @@ class Watchdog:
         tokens = self._log.total("generation_tokens")
         ready = [engine["ready_at"] for engine in self._log.engines.values() if "ready_at" in engine]
         if tokens > self._tokens or not ready:
-            self._tokens, self._moved_at = tokens, time.time()
-        idle = time.time() - max([self._moved_at, *ready])
+            self._tokens, self.moved_at = tokens, time.time()
+        idle = time.time() - max([self.moved_at, *ready])
         if idle < config.WATCHDOG_STALL_S:
             return None
         return (
@@ -97,7 +101,7 @@ class Watchdog:
         ready = sum("ready_at" in engine for engine in self._log.engines.values())
         running, waiting = self._log.total("running"), self._log.total("waiting")
         print(
-            f"{now - self._started_at:5.0f} s  engines ready {ready}/{config.CONCURRENCY}  running {running}  "
+            f"{now - self.started_at:5.0f} s  engines ready {ready}/{config.CONCURRENCY}  running {running}  "
             f"waiting {waiting}  output tokens {self._log.total('generation_tokens')}/{self._expected}",
             file=sys.stderr,
         )

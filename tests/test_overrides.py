@@ -1,0 +1,68 @@
+"""Typed overrides of config.py: what they accept, and what they say when they refuse."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import overrides
+from harness.overrides import ConfigError
+
+SUITE = Path(__file__).resolve().parents[1] / "benchmarking" / "vllm"
+
+
+def knobs() -> dict[str, object]:
+    hints = {"SEQS": int, "SHARE": float, "EAGER": bool, "BYTES": int | None}
+    paths = dict.fromkeys(overrides.LOCAL_PATHS, "s3://bucket/x")
+    return {"__annotations__": hints, "SEQS": 1, "SHARE": 0.5, "EAGER": False, "BYTES": None, **paths}
+
+
+def test_overrides_are_parsed_by_the_knobs_type() -> None:
+    config = knobs()
+    environment = {"BENCH_SEQS": "64", "BENCH_SHARE": "0.25", "BENCH_EAGER": "true", "BENCH_BYTES": "7", "HOME": "x"}
+    overrides.apply(config, environment)
+    assert (config["SEQS"], config["SHARE"], config["EAGER"], config["BYTES"]) == (64, 0.25, True, 7)
+    overrides.apply(config, {"BENCH_BYTES": "none"})
+    assert config["BYTES"] is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("BENCH_SEQS", "many", "BENCH_SEQS='many': expected a whole number"),
+        ("BENCH_SEQS", "1.5", "BENCH_SEQS='1.5': expected a whole number"),
+        ("BENCH_SEQS", "none", "BENCH_SEQS='none': expected a whole number"),
+        ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
+        ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
+        ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; expected one of"),
+        ("BENCH_PROFILE", "nowhere", "BENCH_PROFILE='nowhere': expected one of ['h200', 'local-cpu', 'local-gpu']"),
+    ],
+)
+def test_a_bad_override_names_the_variable_the_value_and_what_was_expected(variable: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        overrides.apply(knobs(), {variable: text})
+    assert said in str(error.value)
+
+
+def test_a_single_override_wins_over_the_profile_and_workers_get_the_result() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
+    environment |= {"BENCH_PROFILE": "local-cpu", "BENCH_MAX_NUM_SEQS": "32"}
+    command = "import config; from harness import overrides as o; print(o.as_environment(config))"
+    shown = subprocess.run([sys.executable, "-c", command], cwd=SUITE, env=environment, capture_output=True, text=True)
+    for_workers = eval(shown.stdout)
+    assert (for_workers["BENCH_MAX_NUM_SEQS"], for_workers["BENCH_GPUS_PER_ENGINE"]) == ("32", "0")
+    again = subprocess.run(
+        [sys.executable, "-c", command], cwd=SUITE, env={**os.environ, **for_workers, "BENCH_PROFILE": ""},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert eval(again.stdout) == for_workers
+
+
+def test_the_published_settings_are_the_defaults() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
+    command = "import config, json; print(json.dumps([config.MODEL_NAME, config.INPUT_PATH, config.OUTPUT_LEN, "
+    command += "config.CONCURRENCY, config.MAX_MODEL_LEN, config.SAMPLING_PARAMS]))"
+    shown = subprocess.run([sys.executable, "-c", command], cwd=SUITE, env=environment, capture_output=True, text=True)
+    path = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
+    assert eval(shown.stdout) == ["Qwen/Qwen3-8B", path, 128, 128, 4096, {"min_tokens": 128, "max_tokens": 128}]

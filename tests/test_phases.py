@@ -1,0 +1,74 @@
+"""Phases and waterfall from engine logs written by hand."""
+
+import pytest
+from engine_story import log_of, story
+from harness import phases, waterfall
+
+
+def test_phases_are_cut_where_the_engines_say_and_add_up() -> None:
+    log = log_of(story("a"), story("b", imported=3, ready=12, samples=((12, 0), (24, 1200))))
+    assert phases.phases(log, 0, 25) == {
+        "read_and_plan": 2,
+        "engine_start": 10,
+        "steady": 8,
+        "tail": 4,
+        "collect": 1,
+    }
+
+
+def test_tokens_of_an_early_engine_count_as_start_and_those_after_the_first_dry_one_as_tail() -> None:
+    log = log_of(story("a"), story("b", imported=3, ready=12, samples=((12, 0), (24, 1200))))
+    assert phases.phase_tokens(log, 0, 25) == pytest.approx({"engine_start": 200, "steady": 1600, "tail": 400})
+
+
+def test_an_engine_that_got_no_work_leaves_no_steady_time() -> None:
+    idle = story("b", samples=((10, 0), (20, 0)), last_token_at=None, first_scheduled_at=None)
+    assert phases.phases(log_of(story("a"), idle), 0, 21)["steady"] == 0
+
+
+def test_without_an_engine_in_sight_phases_are_unknown_and_not_zero() -> None:
+    assert set(phases.phases(log_of(), 0, 25).values()) == {None}
+    assert set(phases.phase_tokens(log_of(story("a", ready=None)), 0, 25).values()) == {None}
+    assert waterfall.waterfall(log_of(), 0, 25) is None
+
+
+def test_a_workers_clock_that_is_off_is_put_right_by_the_fastest_delivery() -> None:
+    ahead = [{**message, "at": message["at"] + 1000, "received_at": message["at"]} for message in story("a")]
+    moved = ("vllm_imported_at", "core_started_at")
+    ahead = [{**m, **{key: m[key] + 1000 for key in moved if key in m}} for m in ahead]
+    for message in ahead:
+        if "values" in message:
+            message["values"] = {**message["values"], "last_token_at": 1020, "first_scheduled_at": 1010}
+    assert phases.phases(log_of(ahead), 0, 25) == pytest.approx(phases.phases(log_of(story("a")), 0, 25))
+
+
+def test_the_waterfall_is_the_engines_mean_day_and_adds_up() -> None:
+    a = story("a", samples=((11, 0), (20, 1000)), prefill_s=3, decode_s=5)
+    b = story("b", imported=3, samples=((12, 0), (24, 1200)), prefill_s=4, decode_s=8)
+    parts = waterfall.waterfall(log_of(a, b), 0, 25)
+    assert parts == pytest.approx(
+        {
+            "read_and_plan": 2,
+            "actor_wait": 0.5,
+            "actor_start": 1.5,
+            "core_start": 3,
+            "weights": 1,
+            "compile_capture": 2,
+            "first_wait": 1.5,
+            "prefill": 3.5,
+            "decode": 6.5,
+            "starved": 0.5,
+            "tail": 2,
+            "collect": 1,
+            "write": 0,
+            "unattributed": 0,
+        }
+    )
+
+
+def test_idle_engine_seconds_and_imbalance_count_the_engine_that_ran_dry_first() -> None:
+    a = story("a", prefill_s=3, decode_s=7)
+    b = story("b", samples=((10, 0), (24, 3000)), prefill_s=4, decode_s=10)
+    log = log_of(a, b)
+    assert waterfall.idle_engine_s(log) == pytest.approx(4)
+    assert waterfall.imbalance(log) == pytest.approx(1.5)

@@ -1,0 +1,55 @@
+"""The watchdog on engine logs written by hand: it gives up with a reason, and only when nothing can finish any more."""
+
+import time
+
+import config
+import pytest
+from engine_story import log_of, story
+from harness.watchdog import Watchdog
+
+
+def watchdog(log: object, expected_tokens: int = 2000) -> Watchdog:
+    return Watchdog(log, None, expected_tokens, lambda _: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "WATCHDOG_STALL_S", 30.0)
+    monkeypatch.setattr(config, "WATCHDOG_START_S", 60.0)
+
+
+def test_engines_that_stop_generating_are_given_up_with_the_time_and_the_setting() -> None:
+    dog = watchdog(log_of(story("a", ready=time.time() - 100)))
+    assert dog.verdict() is None
+    dog.moved_at -= 31
+    assert "no token generated for 31 s (WATCHDOG_STALL_S) after 1000 of 2000" in str(dog.verdict())
+
+
+def test_engines_that_still_generate_are_left_alone() -> None:
+    log = log_of(story("a", ready=time.time() - 100))
+    dog = watchdog(log)
+    assert dog.verdict() is None
+    dog.moved_at -= 31
+    log.engines["a"]["latest"]["generation_tokens"] = 1001
+    assert dog.verdict() is None
+
+
+def test_engines_that_never_come_up_are_given_up() -> None:
+    dog = watchdog(log_of(story("a", ready=None)))
+    assert dog.verdict() is None
+    dog.started_at -= 61
+    assert "0 of 2 engines ready after 61 s" in str(dog.verdict())
+
+
+def test_a_slow_start_is_no_stall() -> None:
+    dog = watchdog(log_of(story("a", ready=None)))
+    dog.started_at -= 59
+    dog.moved_at -= 59
+    assert dog.verdict() is None
+
+
+def test_a_dead_engine_is_named_unless_all_work_was_done() -> None:
+    dead = [{"kind": "dead", "at": 21.0, "received_at": 21.0, "engine": "a", "node": "node", "pid": 1}]
+    assert "engine a died" in str(watchdog(log_of(story("a"), dead)).verdict())
+    assert watchdog(log_of(story("a"), dead), expected_tokens=1000).verdict() is None
