@@ -291,7 +291,7 @@ def test_a_waterfall_stacks_the_parts_of_the_median_run():
     (section,) = group(runs)
     chart = waterfall(section)
     widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)" height="20', chart)]
-    assert sum(widths) == pytest.approx(41.0 / svg.axis_end(41.0) * 540, abs=0.5)
+    assert sum(widths) == pytest.approx(41.0 / svg.axis_end(41.0) * 500, abs=0.5)
     assert "prefill: 20 s" in chart
 
 

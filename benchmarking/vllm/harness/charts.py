@@ -14,7 +14,7 @@ from harness.tables import figure
 
 WIDTH = 860.0
 LABELS = 190.0
-RIGHT = 130.0
+RIGHT = 170.0
 ROW = 26.0
 VISIBLE_S = 0.01
 
@@ -40,7 +40,8 @@ def waterfall(section: Section) -> str:
     split = {name: parts_of(run) for name, run in runs.items() if run and parts_of(run)}
     if not split:
         return svg.note(title, "No record of these conditions holds the parts of its wall time.")
-    parts = list(dict.fromkeys(part for seconds in split.values() for part in seconds))
+    visible = {part for seconds in split.values() for part in seconds}
+    parts = [part for part in _every_part([run for run in runs.values() if run]) if part in visible]
     plot = _rows(list(runs), max(sum(seconds.values()) for seconds in split.values()))
     shapes = svg.x_axis(plot)
     for row, name in enumerate(runs):
@@ -58,8 +59,17 @@ def median_run(runs: list[Record]) -> Record | None:
 
 def parts_of(run: Record) -> dict[str, float]:
     """The waterfall's parts, or the phases where a record has no finer ones; without the unknown and the invisible."""
-    parts = run["waterfall_s"] or run["phases_s"] or {}
+    parts = _recorded_parts(run)
     return {name: seconds for name, seconds in parts.items() if seconds is not None and seconds > VISIBLE_S}
+
+
+def _every_part(runs: list[Record]) -> list[str]:
+    """Names of all parts, in the order in which records hold them: that of time."""
+    return list(dict.fromkeys(part for run in runs for part in _recorded_parts(run)))
+
+
+def _recorded_parts(run: Record) -> dict[str, float | None]:
+    return run["waterfall_s"] or run["phases_s"] or {}
 
 
 def _rows(labels: list[str], largest: float) -> svg.Plot:

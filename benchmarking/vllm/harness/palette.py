@@ -1,7 +1,7 @@
 """One colour a strategy, the same in every chart; and a ramp for the parts of a run.
 
 Strategies take the colours of Okabe and Ito ("Color Universal Design", 2008), told apart with every common kind of
-colour blindness; lines differ in their dashes as well and rows are labelled, so that a print in grey can be read.
+colour blindness; lines differ in their dashes, dots carry numbers and rows names, so that a print in grey can be read.
 """
 
 STRATEGY_COLORS = {
@@ -27,6 +27,12 @@ def color(strategy: str) -> str:
 def dash(strategy: str) -> str:
     names = list(STRATEGY_COLORS)
     return DASHES[names.index(strategy) % len(DASHES)] if strategy in names else "1 2"
+
+
+def number(strategy: str) -> str:
+    """A strategy's number in charts where its name does not fit beside its dot."""
+    names = list(STRATEGY_COLORS)
+    return str(names.index(strategy) + 1) if strategy in names else "?"
 
 
 def part_color(index: int, parts: int) -> str:

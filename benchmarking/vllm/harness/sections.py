@@ -40,8 +40,16 @@ class Section:
     def arms(self) -> list[str]:
         """Labels in the section, in the suite's order of strategies, a twin right after its own."""
         labels = {arm(run): run["strategy"] for run in self.runs}
-        rank = {strategy: place for place, strategy in enumerate(STRATEGIES)}
-        return sorted(labels, key=lambda label: (rank.get(labels[label], len(rank)), labels[label], label))
+        return sorted(labels, key=lambda label: (*rank(labels[label]), label))
+
+    def strategies(self) -> list[str]:
+        """Strategies with a valid run, in the suite's order."""
+        return sorted({run["strategy"] for run in self.kept}, key=rank)
+
+
+def rank(strategy: str) -> tuple[int, str]:
+    """Sorts strategies in the suite's order, others after them by name."""
+    return STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES), strategy
 
 
 def arm(record: Record) -> str:

@@ -99,9 +99,9 @@ def polyline(points: Sequence[tuple[float, float]], color: str, dash: str = "") 
     return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dashes}/>'
 
 
-def circle(x: float, y: float, color: str, hollow: bool = False, hint: str = "") -> str:
+def circle(x: float, y: float, color: str, hollow: bool = False, hint: str = "", radius: float = 4.5) -> str:
     fill = "#fff" if hollow else color
-    shape = f'cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="{color}" stroke-width="1.5"'
+    shape = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{color}" stroke-width="1.5"'
     return f"<circle {shape}><title>{html.escape(hint)}</title></circle>"
 
 

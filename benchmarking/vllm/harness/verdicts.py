@@ -112,7 +112,7 @@ def _ratio(found: Answer) -> str:
 
 
 def _contenders(section: Section) -> list[str]:
-    names = dict.fromkeys(run["strategy"] for run in section.kept)
+    names = section.strategies()
     return [name for name in names if name != BASELINE] if BASELINE in names else []
 
 
