@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 FAKE = '''"""A fake strategy: no engine, no prompts; it sleeps and records a synthetic run."""
 import json, os, signal, sys, time
 import config
-from harness import overrides, record_file, records
+from harness import overrides, record_file
 from synthetic import failed, record
 
 STRATEGY, KIND = {name!r}, {kind!r}
@@ -30,7 +30,7 @@ if KIND == "hangs":
 if KIND == "dies":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep({sleep_s})
-knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
+knobs = overrides.knob_values(config)
 made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
 made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
 if KIND == "fails":
@@ -82,13 +82,13 @@ TWO = ("--strategies", "fake-fast", "fake-slow")
 
 
 def test_a_comparison_runs_every_strategy_and_a_twin_in_each_block_and_ends_in_the_reports_path(suite):
-    code, out, err = compare(suite, *TWO, "--datasets", "one.parquet", "two.parquet", "--trials", "3")
+    code, out, err = compare(suite, *TWO, "--datasets", "one.parquet", "two.parquet", "--trials", "2")
     assert code == 0, err
-    assert len(cells(suite)) == 18
+    assert len(cells(suite)) == 12
     assert set(cells(suite).values()) == {1}
     assert out.splitlines()[-1] == f"report: {suite / 'results' / 'report.html'}"
     assert "fake-fast-again" in out
-    assert "[18/18] trial 3" in err
+    assert "[12/12] trial 2" in err
     assert "left" in err
     for made in stored(suite):
         assert schema.problems(made) == []
@@ -168,10 +168,11 @@ def test_a_process_that_hangs_is_stopped_and_recorded(suite):
     assert stored(suite)[0]["error"].startswith("did not end within TRIAL_TIMEOUT_S=1 s, was stopped")
 
 
-def test_an_interrupt_ends_the_running_trial_and_records_nothing_of_it(suite):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_running_trial_and_records_nothing_of_it(suite, number):
     process = start(suite, "--strategies", "fake-hangs", "--twin", "none", "--trials", "1")
     child = wait_for_child(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "the same command continues" in err
@@ -190,12 +191,12 @@ def wait_for_child(pid):
 
 def test_kills_at_random_moments_lose_no_finished_record_corrupt_none_and_repeat_none(suite):
     dice = random.Random(0)
-    arguments = (*TWO, "--datasets", "one.parquet", "--trials", "10")
+    arguments = (*TWO, "--datasets", "one.parquet", "--trials", "8")
     seen: list[str] = []
     hit = 0
     for _ in range(10):
         process = start(suite, *arguments)
-        time.sleep(dice.uniform(0.2, 0.9))
+        time.sleep(dice.uniform(0.2, 0.8))
         hit += process.poll() is None
         process.kill()
         process.wait()
@@ -206,7 +207,7 @@ def test_kills_at_random_moments_lose_no_finished_record_corrupt_none_and_repeat
     assert hit >= 5, f"only {hit} of 10 kills found compare.py at work"
     code, _, err = compare(suite, *arguments)
     assert code == 0, err
-    assert len(cells(suite)) == 30
+    assert len(cells(suite)) == 24
     assert set(cells(suite).values()) == {1}
     assert [made["run_id"] for made in stored(suite)][: len(seen)] == seen
     assert [problem for made in stored(suite) for problem in schema.problems(made)] == []
@@ -242,6 +243,7 @@ def test_half_a_line_left_by_a_killed_run_is_moved_aside_before_the_next_one(sui
     [
         (("--strategies", "no-such"), "no strategy no-such: expected"),
         ((*TWO, "--twin", "fake-fails"), "--twin fake-fails: expected one of --strategies, or none"),
+        ((*TWO, "--datasets", "/a/one.parquet", "/b/one.parquet"), "expected different names, which records keep"),
         ((*TWO, "--trials", "0"), "--trials 0: expected 1 or more"),
     ],
 )

@@ -13,10 +13,11 @@ another.
 import argparse
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import config
-from harness import launcher, overrides, page, record_file, schema, trials
+from harness import launcher, overrides, page, record_file, records, schema, trials
 from harness.progress import Progress
 from harness.trials import Trial
 
@@ -39,15 +40,14 @@ def main() -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Runs what is left of the comparison and reports; non-zero when one of its runs did not end in a valid result."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with launcher.exclusive(RESULTS, config.TRIAL_TIMEOUT_S) as lock:
         record_file.set_aside_half_line(RESULTS)
         planned, todo = plan(options)
         progress = Progress(planned, todo)
+        runs = launcher.Launcher(RESULTS, lock, config.TRIAL_TIMEOUT_S, _interrupts())
         for trial in todo:
             progress.begin(trial)
-            script, timeout_s = _script(trial.strategy), config.TRIAL_TIMEOUT_S
-            progress.end(launcher.run(trial, script, RESULTS, lock, timeout_s, progress.tick))
+            progress.end(runs.run(trial, _script(trial.strategy), progress.tick))
     known = record_file.load(RESULTS)
     without = [trial for trial in planned if not trials.find(trial, known, only_ok=True)]
     return report(planned[0].comparison) or int(bool(without))
@@ -110,8 +110,20 @@ def _refuse_bad(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
             parser.error(f"no strategy {name}: expected {_script(name)}; known are {', '.join(trials.STRATEGIES)}")
     if options.twin not in ("none", *options.strategies):
         parser.error(f"--twin {options.twin}: expected one of --strategies, or none")
+    names = [records.portable(_dataset(path)) for path in options.datasets]
+    if len(set(names)) < len(names):
+        parser.error(f"--datasets: expected different names, which records keep, found {', '.join(names)}")
     if options.trials < 1:
         parser.error(f"--trials {options.trials}: expected 1 or more")
+
+
+def _interrupts() -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set from now on. An exception could strike while a process is being started,
+    and leave that one without anyone to end it."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _script(strategy: str) -> Path:

@@ -94,20 +94,25 @@ def _in_shared_blocks(cells: Sequence[Cell]) -> list[Cell]:
 
 def _half_width(logs: Array, contrasts: Array, residual_maker: Array, freedom: int, seed: int) -> float:
     residuals = residual_maker @ logs * math.sqrt(len(logs) / freedom)
-    draws = np.random.default_rng(seed).choice(np.concatenate([residuals, -residuals]), (RESAMPLES, len(logs)))
+    draws = np.random.default_rng(seed).choice(np.concatenate([residuals, -residuals]), (len(logs), RESAMPLES))
     with np.errstate(invalid="ignore", divide="ignore"):
-        t = np.abs((draws @ contrasts.T).mean(axis=1)) / _scatters(draws, contrasts, residual_maker, freedom)
-    own = float(_scatters(logs[None, :], contrasts, residual_maker, freedom)[0])
+        t = np.abs(_product(contrasts, draws).mean(axis=0)) / _scatters(draws, contrasts, residual_maker, freedom)
+    own = float(_scatters(logs[:, None], contrasts, residual_maker, freedom)[0])
     return float(np.nanquantile(t, LEVEL)) * own if own > 0 else 0.0
 
 
 def _scatters(logs: Array, contrasts: Array, residual_maker: Array, freedom: int) -> Array:
-    """Scatter that decides, a value for each row of `logs`: pooled, or the contrast's own where that is larger."""
-    pooled = ((logs @ residual_maker) * logs).sum(axis=1) / freedom
+    """Scatter that decides, a value for each column of `logs`: pooled, or the contrast's own where that is larger."""
+    pooled = (_product(residual_maker, logs) * logs).sum(axis=0) / freedom
     if len(contrasts) >= OWN_SCATTER_BLOCKS:
-        own = (logs @ (contrasts / np.linalg.norm(contrasts, axis=1, keepdims=True)).T).var(axis=1, ddof=1)
-        pooled = np.maximum(pooled, own)
+        unit = contrasts / np.linalg.norm(contrasts, axis=1, keepdims=True)
+        pooled = np.maximum(pooled, _product(unit, logs).var(axis=0, ddof=1))
     return np.asarray(np.sqrt(np.maximum(pooled, 0.0)))
+
+
+def _product(a: Array, b: Array) -> Array:
+    """a @ b without BLAS, whose threads cost more than products this small."""
+    return np.asarray(np.einsum("ij,jr->ir", a, b))
 
 
 def _contrasts(cells: Sequence[Cell], weights: Mapping[str, float]) -> Array:

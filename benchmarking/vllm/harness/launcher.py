@@ -9,9 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from harness.schema import Record
 from harness.trials import Trial, find
 
 LOGS = "logs"
+POLL_S = 0.5
 TERMINATE_S = 20.0
 TAIL_LINES = 15
 
@@ -38,37 +41,64 @@ def exclusive(results_path: Path, patience_s: float) -> Iterator[int]:
         yield file.fileno()
 
 
-def run(
-    trial: Trial, script: Path, results_path: Path, lock: int, timeout_s: float, on_tick: Callable[[float], None]
-) -> Record:
-    """Runs a trial to its end and returns its record, written here when the process left none.
+@dataclass(frozen=True)
+class Launcher:
+    """Runs trials whose records go to `results_path`; each inherits `lock` and gets `timeout_s` seconds.
 
-    An interrupt kills the process and leaves no record.
+    Once `stop` is set the running process is killed, leaves no record, and KeyboardInterrupt is raised.
     """
-    log = log_path(trial, results_path)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    before = len(record_file.load(results_path))
-    started_at, started = datetime.now(UTC), time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(script)],
-            env={**os.environ, **environment(trial)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            # Its own group: a Ctrl-C reaches this process alone, which then ends the whole group.
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-    end = _wait(process, timeout_s, on_tick)
-    record = find(trial, record_file.load(results_path)[before:])
-    if record is None:
-        error = f"{end}, and left no record. Its log, {log}, ends:\n{_tail(log)}"
-        record = _without_record(
-            trial, script, started_at.isoformat(timespec="seconds"), time.monotonic() - started, error
-        )
-        record_file.append(record, results_path)
-    return record
+
+    results_path: Path
+    lock: int
+    timeout_s: float
+    stop: threading.Event
+
+    def run(self, trial: Trial, script: Path, on_tick: Callable[[float], None]) -> Record:
+        """Runs a trial to its end and returns its record, written here when the process left none."""
+        log = log_path(trial, self.results_path)
+        before = len(record_file.load(self.results_path))
+        started_at, started = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        end = self._wait(self._start(trial, script, log), on_tick)
+        record = find(trial, record_file.load(self.results_path)[before:])
+        if record is None:
+            error = f"{end}, and left no record. Its log, {log}, ends:\n{_tail(log)}"
+            record = _without_record(trial, script, started_at, time.monotonic() - started, error)
+            record_file.append(record, self.results_path)
+        return record
+
+    def _start(self, trial: Trial, script: Path, log: Path) -> subprocess.Popen[bytes]:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, str(script)],
+                env={**os.environ, **environment(trial)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                # Its own group: a Ctrl-C reaches this process alone, which then ends the whole group.
+                start_new_session=True,
+                pass_fds=(self.lock,),
+            )
+
+    def _wait(self, process: subprocess.Popen[bytes], on_tick: Callable[[float], None]) -> str:
+        """Waits for the process's end and says how it came."""
+        started = time.monotonic()
+        try:
+            while (elapsed_s := time.monotonic() - started) < self.timeout_s:
+                if self.stop.is_set():
+                    raise KeyboardInterrupt
+                with suppress(subprocess.TimeoutExpired):
+                    return _exit(process.wait(timeout=POLL_S))
+                on_tick(elapsed_s)
+            # Asked first, so that the harness can still record what it saw.
+            _signal(process, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TERMINATE_S)
+            return f"did not end within TRIAL_TIMEOUT_S={self.timeout_s:g} s, was stopped"
+        finally:
+            # Also what is left of the group after a regular end, and everything on an interrupt.
+            _signal(process, signal.SIGKILL)
+            process.wait()
 
 
 def environment(trial: Trial) -> dict[str, str]:
@@ -96,26 +126,6 @@ def _acquire(file: int, path: Path, patience_s: float) -> None:
                 print("waiting for the trial of another or an interrupted comparison to end", file=sys.stderr)
                 told = True
             time.sleep(0.2)
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float, on_tick: Callable[[float], None]) -> str:
-    """Waits for the process's end and says how it came."""
-    started = time.monotonic()
-    try:
-        while (elapsed_s := time.monotonic() - started) < timeout_s:
-            try:
-                return _exit(process.wait(timeout=0.5))
-            except subprocess.TimeoutExpired:
-                on_tick(elapsed_s)
-        # Asked first, so that the harness can still record what it saw.
-        _signal(process, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(TERMINATE_S)
-        return f"did not end within TRIAL_TIMEOUT_S={timeout_s:g} s, was stopped"
-    finally:
-        # Also what is left of the group after a regular end, and everything on an interrupt.
-        _signal(process, signal.SIGKILL)
-        process.wait()
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -123,7 +123,7 @@ FIELDS: dict[str, Check] = {
     "phase_tokens": _or_null(OBJECT),
     "waterfall_s": _or_null(OBJECT),
     "idle_engine_s": SECONDS_OR_NULL,
-    "imbalance": _or_null(("a ratio of at least 1", lambda value: _is_seconds(value) and value >= 1)),
+    "imbalance": _or_null(("a ratio of at least 1", lambda value: _is_seconds(value) and value > 0.999)),
     "rows": _or_null(OBJECT),
     "tokens": _or_null(OBJECT),
     "cache_state": _one_of(*CACHE_STATES, None),
