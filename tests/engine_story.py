@@ -24,7 +24,14 @@ def story(
     if ready is not None:
         start = {"weights_s": 1.0, "init_s": 2.0}
         messages.append(
-            {"kind": "ready", "at": ready, "settings": {"max_num_seqs": 8}, "start": start, "counters": counters}
+            {
+                "kind": "ready",
+                "at": ready,
+                "ready_at": ready,
+                "settings": {"max_num_seqs": 8},
+                "start": start,
+                "counters": counters,
+            }
             | {"actor": None}
         )
         last = {"first_scheduled_at": samples[0][0], "last_token_at": samples[-1][0], **latest}

@@ -63,7 +63,7 @@ def log_of(llm: Any, before: dict[str, Any], clock: engine_metrics.Clock) -> Eng
     settings = engine_metrics.settings(llm.llm_engine, start)
     messages = [
         {"kind": "building", "core_started_at": 0.0, "cores": []},
-        {"kind": "ready", "settings": settings, "start": start, "counters": before, "actor": None},
+        {"kind": "ready", "ready_at": 0.0, "settings": settings, "start": start, "counters": before, "actor": None},
         {"kind": "counters", "counters": engine_metrics.counters(), "values": engine_metrics.sample(clock)},
     ]
     told = {"engine": "node:1", "node": "node", "pid": 1, "at": time.time(), "received_at": time.time()}
@@ -72,7 +72,7 @@ def log_of(llm: Any, before: dict[str, Any], clock: engine_metrics.Clock) -> Eng
 
 
 def hit_rate(log: EngineLog) -> float:
-    counters = evidence.counters_total(log)
+    counters = evidence.counters_total(log, None)
     assert counters is not None
     return float(counters["prefix_cache_hits"] / counters["prefix_cache_queries"])
 
@@ -84,8 +84,8 @@ def test_a_load_that_comes_back_is_warm_and_not_compared_with_its_first_time(llm
     load(llm, b)
     again = load(llm, a)
     assert (hit_rate(first), hit_rate(again)) == (0.0, pytest.approx(48 / 49))
-    assert evidence.cache_state(again)[0] == "warm"
-    assert "claims a cold prefix cache" in evidence.cache_state(again)[1][0]
+    assert evidence.cache_state(again, None)[0] == "warm"
+    assert "claims a cold prefix cache" in evidence.cache_state(again, None)[1][0]
     cold, warm = ({"cache_state": state, "engines": []} for state in ("cold", "warm"))
     assert any("cache_state" in text for text in comparability.read_back_differences(cold, warm))
 
@@ -93,7 +93,7 @@ def test_a_load_that_comes_back_is_warm_and_not_compared_with_its_first_time(llm
 def test_distinct_prompts_in_a_small_cache_are_preempted_and_never_count_as_hits(llm: Any, words: list[str]) -> None:
     llm.reset_prefix_cache()
     log = load(llm, prompts(words, 40, 100, seed=500), output_len=100)
-    counters = evidence.counters_total(log)
+    counters = evidence.counters_total(log, None)
     assert counters is not None
     assert counters["preemptions"] > 0
     # A resumed request may find its own blocks again; vLLM must not count that as sharing between requests.
@@ -122,7 +122,7 @@ def test_idle_prefill_and_decode_add_up_to_the_time_that_passed(llm: Any, words:
 
 def test_counters_do_not_depend_on_how_often_they_are_read(llm: Any, words: list[str]) -> None:
     log = load(llm, prompts(words, 10, 40, seed=4000), output_len=5)
-    counters = evidence.counters_total(log)
+    counters = evidence.counters_total(log, None)
     assert counters is not None
     assert (counters["prompt_tokens"], counters["generation_tokens"]) == (400, 50)
     assert counters["finished"]["length"] == 10

@@ -34,7 +34,7 @@ def test_without_an_engine_in_sight_phases_are_unknown_and_not_zero() -> None:
 
 def test_a_workers_clock_that_is_off_is_put_right_by_the_fastest_delivery() -> None:
     ahead = [{**message, "at": message["at"] + 1000, "received_at": message["at"]} for message in story("a")]
-    moved = ("vllm_imported_at", "core_started_at")
+    moved = ("vllm_imported_at", "core_started_at", "ready_at")
     ahead = [{**m, **{key: m[key] + 1000 for key in moved if key in m}} for m in ahead]
     for message in ahead:
         if "values" in message:

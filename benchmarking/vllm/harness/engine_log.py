@@ -92,7 +92,7 @@ class EngineLog:
         self.series.append({"engine": message["engine"], "at": message["at"], **message["values"]})
 
     def _ready(self, engine: dict[str, Any], message: Message) -> None:
-        engine.update(ready_at=message["at"], settings=message["settings"], start=message["start"])
+        engine.update(ready_at=message["ready_at"], settings=message["settings"], start=message["start"])
         engine["before"] = engine["after"] = message["counters"]
         engine["latest"] = dict(message["counters"])
         self._actors.append(message["actor"])

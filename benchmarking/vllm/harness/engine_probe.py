@@ -70,14 +70,18 @@ def _watch_engine() -> None:
     # Imported late: prometheus_client and vLLM's modules are only present where an engine is.
     from harness import engine_metrics as metrics
 
-    _sleep_until(lambda: metrics.is_ready() or not _alive(cores), START_TICK_S)
-    if not metrics.is_ready():
-        _send(log, "dead")
-        return
-    engine, start_log, before = metrics.find_engine(), metrics.read_start_log(), metrics.counters()
+    while not metrics.is_ready():
+        if not _alive(cores):
+            _send(log, "dead")
+            return
+        _sleep_until(metrics.is_ready, TICK_S, START_TICK_S)
+    # The counters first: an engine may be given requests the moment it is ready.
+    before, ready_at = metrics.counters(), time.time()
+    engine, start_log = metrics.find_engine(), metrics.read_start_log()
     _send(
         log,
         "ready",
+        ready_at=ready_at,
         settings=metrics.settings(engine, start_log),
         start=start_log,
         counters=before,
@@ -132,8 +136,9 @@ def _tick(stop: threading.Event, clock: Any) -> None:
     clock.tick(time.time())
 
 
-def _sleep_until(found: Any, interval_s: float) -> Any:
-    while not (result := found()):
+def _sleep_until(found: Any, interval_s: float, limit_s: float = float("inf")) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (result := found()) and time.monotonic() < deadline:
         time.sleep(interval_s)
     return result
 

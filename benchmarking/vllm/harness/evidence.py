@@ -23,9 +23,10 @@ def evidence(
 
     `table` is what the strategy returned; None, like `workload`, when it did not return.
     """
-    counters = counters_total(log)
+    rows = workload.rows if workload else None
+    counters = counters_total(log, rows)
     verdict = _verdict(workload, table, counters) if workload is not None and table is not None else None
-    state, state_problem = cache_state(log)
+    state, state_problem = cache_state(log, rows)
     problems = [*(verdict.problems if verdict else []), *state_problem, *wrong_engine_count(log)]
     return {
         "wall_s": ended_at - started_at,
@@ -48,18 +49,31 @@ def _verdict(workload: Workload, table: pa.Table, counters: dict[str, Any] | Non
     return checks.check(workload.ids, table, workload.output_lengths, cast("checks.Counters | None", counters))
 
 
-def counters_total(log: EngineLog) -> dict[str, Any] | None:
-    """What all engines counted during the run (after minus before); None where no engine could be read."""
+def counters_total(log: EngineLog, rows: int | None) -> dict[str, Any] | None:
+    """What all engines counted during the run; None where no engine could be read.
+
+    Since their creation, where their whole life is this run; otherwise since they were first seen ready.
+    """
     engines = [engine for engine in log.built() if "after" in engine]
     if not engines:
         return None
-    totals: dict[str, Any] = {name: sum(_difference(engine, name) for engine in engines) for name in SUMMED}
+    whole = whole_life(log, rows)
+    totals: dict[str, Any] = {name: sum(_since(engine, whole)[name] for engine in engines) for name in SUMMED}
     for name in ("finished", "request_generation_tokens"):
-        totals[name] = _added([_bucket_differences(engine, name) for engine in engines])
+        totals[name] = _added([_since(engine, whole)[name] for engine in engines])
     return totals
 
 
-def cache_state(log: EngineLog) -> tuple[str | None, list[str]]:
+def whole_life(log: EngineLog, rows: int | None) -> bool:
+    """Whether every request that these engines ever finished is one of the run's `rows`: nothing came before it.
+
+    Peers may send requests the moment an engine is ready, before the probe has looked at it once.
+    """
+    finished = [sum(engine["after"]["finished"].values()) for engine in log.built() if "after" in engine]
+    return rows is not None and sum(finished) == rows
+
+
+def cache_state(log: EngineLog, rows: int | None) -> tuple[str | None, list[str]]:
     """("cold" | "warm" | None, problems): cold when no engine had looked up a single token before its first request.
 
     A run builds its own engines, so it claims to start cold, and is invalid where the counters deny it.
@@ -68,7 +82,7 @@ def cache_state(log: EngineLog) -> tuple[str | None, list[str]]:
     if not before:
         return None, []
     looked_up = sum(counters["prefix_cache_queries"] for counters in before)
-    if not looked_up:
+    if not looked_up or whole_life(log, rows):
         return "cold", []
     return "warm", [f"the run claims a cold prefix cache, but its engines had looked up {looked_up} tokens before it"]
 
@@ -97,7 +111,7 @@ def _warnings(engine: dict[str, Any]) -> list[str]:
     found = []
     if limit and latest.get("max_running", 0) < limit:
         found.append(f"engine {name} never filled: at most {latest.get('max_running')} of max_num_seqs {limit} running")
-    if "after" in engine and (preempted := _difference(engine, "preemptions")):
+    if "after" in engine and (preempted := _since(engine, False)["preemptions"]):
         found.append(f"engine {name} preempted {preempted} requests: its KV cache was too small")
     return found
 
@@ -132,13 +146,18 @@ def _largest(series: list[dict[str, Any]], column: str) -> Any:
     return max(values) if values else None
 
 
-def _difference(engine: dict[str, Any], name: str) -> int:
-    return int(engine["after"][name] - engine["before"][name])
+def _since(engine: dict[str, Any], creation: bool) -> dict[str, Any]:
+    """An engine's counters since its creation, or since it was first seen ready; histograms as their buckets."""
+    before, after = ({} if creation else engine["before"]), engine["after"]
+    counts: dict[str, Any] = {name: int(after[name] - before.get(name, 0)) for name in SUMMED}
+    for name in ("finished", "request_generation_tokens"):
+        old, new = (_buckets(counters.get(name, {})) for counters in (before, after))
+        counts[name] = {key: new[key] - old.get(key, 0) for key in new}
+    return counts
 
 
-def _bucket_differences(engine: dict[str, Any], name: str) -> dict[str, int]:
-    before, after = (engine[when][name].get("buckets", engine[when][name]) for when in ("before", "after"))
-    return {key: after[key] - before.get(key, 0) for key in after}
+def _buckets(counts: dict[str, Any]) -> dict[str, int]:
+    return dict(counts.get("buckets", counts))
 
 
 def _added(many: list[dict[str, int]]) -> dict[str, int]:
