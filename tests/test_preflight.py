@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import dataset, deadline, disk, installation, local_model, preflight, prompt_length, workload
+from harness import dataset, deadline, disk, endpoint, installation, local_model, preflight, prompt_length, workload
 from harness.problem import PreflightError, Problem
 
 MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
@@ -323,8 +323,24 @@ def test_a_store_that_nobody_serves_is_refused_in_time(monkeypatch: pytest.Monke
 
 
 def test_a_store_that_never_answers_is_refused_in_time(monkeypatch: pytest.MonkeyPatch, silent_store: str) -> None:
-    monkeypatch.setattr(workload, "READ_TIMEOUT_S", 2.0)
-    assert "no answer within 2 s" in refused_by_store(monkeypatch, silent_store)
+    monkeypatch.setattr(endpoint, "ANSWER_TIMEOUT_S", 1.0)
+    assert "no answer within 1 s" in refused_by_store(monkeypatch, silent_store)
+
+
+def test_a_store_that_falls_silent_while_it_is_read_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(dataset, "read_batches", lambda *_: (time.sleep(60) for _ in range(1)))
+    started = time.monotonic()
+    assert "no answer within 0.2 s" in refused()[0]
+    assert time.monotonic() - started < 5
+
+
+def test_a_hub_that_does_not_answer_is_refused_in_time(monkeypatch: pytest.MonkeyPatch, silent_store: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", silent_store)
+    monkeypatch.setattr(endpoint, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(config, "MODEL_NAME", "Qwen/Qwen3-8B")
+    assert f"no hub at {silent_store} (no answer within 1 s); HF_HUB_OFFLINE=1 takes it from the cache" in refused()[0]
 
 
 def test_a_deadline_passes_on_results_and_errors() -> None:

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import config
+from harness import endpoint
 from harness.deadline import within
 from harness.problem import Problem
 
-LOAD_TIMEOUT_S = 20.0  # a hub that does not answer
+LOAD_TIMEOUT_S = 20.0  # for a hub that answers slowly
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -21,7 +22,7 @@ class Model(NamedTuple):
 def load() -> tuple[Model, list[Problem]]:
     """Loads config.MODEL_NAME's config and tokenizer, as vLLM does, or says what is missing."""
     folder = Path(config.MODEL_NAME)
-    found = _missing_files(folder) if folder.is_absolute() or folder.is_dir() else _missing_in_cache()
+    found = _missing_files(folder) if folder.is_absolute() or folder.is_dir() else _missing_hub()
     if found:
         expected = f"the model {config.MODEL_NAME}"
         return Model(None, None), [Problem(expected, found, "Set MODEL_NAME to a hub id or a folder with the model")]
@@ -42,11 +43,16 @@ def _missing_files(folder: Path) -> str | None:
     return None
 
 
-def _missing_in_cache() -> str | None:
+def _missing_hub() -> str | None:
     """Offline, a hub id must be in the cache of this machine, and of each machine that an engine runs on."""
     from huggingface_hub import constants, try_to_load_from_cache
 
-    if not constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(config.MODEL_NAME, "config.json"), str):
+    if not constants.HF_HUB_OFFLINE:
+        silence = endpoint.silence(constants.ENDPOINT, through_proxy=True)
+        return (
+            f"no hub at {constants.ENDPOINT} ({silence}); HF_HUB_OFFLINE=1 takes it from the cache" if silence else None
+        )
+    if isinstance(try_to_load_from_cache(config.MODEL_NAME, "config.json"), str):
         return None
     return f"nothing of it in the hub's cache ({constants.HF_HUB_CACHE}) while HF_HUB_OFFLINE is set"
 

@@ -5,9 +5,9 @@ the model, the dataset row by row, room on disk. Rows are read once, so this als
 
     workload = preflight.run(ray.cluster_resources().get("GPU", 0))
 
-200,000 prompts of 512 tokens and 3,000 bytes take about 6 s on 2 cores. It is longer only where prompts must be encoded,
-on all cores: those with more bytes than a prompt may have tokens, and all of them where output lengths vary. Then those
-200,000 take 1 to 3 minutes on 2 cores, and stderr says how far it is.
+200,000 prompts of 512 tokens and 3,000 bytes take about 6 s on 2 cores. It is longer only where prompts must be
+encoded, on all cores: those with more bytes than a prompt may have tokens, and all of them where output lengths vary.
+Those 200,000 then take 1 to 3 minutes on 2 cores, and stderr says how far it is.
 """
 
 from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import Any
 import config
 import numpy as np
 import pyarrow as pa
-from harness import dataset
+from harness import dataset, endpoint
 from harness.deadline import within
 from harness.problem import Problem
 from harness.row_scan import Ints, Limit, RowScan
@@ -42,13 +42,17 @@ class Workload:
 def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, list[Problem]]:
     """One pass over config.INPUT_PATH: the workload, or None and what is wrong with it."""
     scan = RowScan(tokenizer, limit, varying)
+    if silent := _silent_store():
+        return None, [_unreadable(silent)]
     try:
         for batch in _batches():
             if wrong := _wrong_types(batch, scan):
                 return None, [wrong]
             scan.add(batch)
-    except (StorageError, TimeoutError, ValueError) as error:
-        return None, [_unreadable(error)]
+    except TimeoutError as error:
+        return None, [_unreadable(f"{_where()}: {error}")]
+    except (StorageError, ValueError) as error:
+        return None, [_unreadable(str(error))]
     if not scan.rows:
         return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
     problems = list(scan.problems())
@@ -88,8 +92,19 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _unreadable(error: Exception) -> Problem:
-    endpoint = f" at endpoint {config.S3_ENDPOINT_URL}" if config.S3_ENDPOINT_URL else ""
-    found = f"{config.INPUT_PATH}{endpoint}: {error}" if isinstance(error, TimeoutError) else str(error)
+def _silent_store() -> str | None:
+    if config.S3_ENDPOINT_URL is None or not config.INPUT_PATH.startswith("s3://"):
+        return None
+    # pyarrow's S3 client takes no proxy from the environment.
+    reason = endpoint.silence(config.S3_ENDPOINT_URL, through_proxy=False)
+    return f"{_where()}: {reason}" if reason else None
+
+
+def _where() -> str:
+    return f"{config.INPUT_PATH} at endpoint {config.S3_ENDPOINT_URL or 'AWS'}"
+
+
+def _unreadable(found: str) -> Problem:
     expected = "Parquet files with the columns " + " and ".join(COLUMNS)
-    return Problem(expected, found, "Set INPUT_PATH to a dataset that this machine can read")
+    change = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT_URL to its store if it is not AWS"
+    return Problem(expected, found, change)
