@@ -16,7 +16,7 @@ from harness.prompts import Shape
 
 
 def sample(shape: Shape, tokenizer: Any, parts: int) -> Iterator[pa.RecordBatch]:
-    """The columns of prompts.SCHEMA from vLLM's PrefixRepetitionRandomDataset, in its order and with what it drops and misses.
+    """Yields `parts` batches of prompts.SCHEMA: the prompts of PrefixRepetitionRandomDataset in its order.
 
     `prompt_len` is what the text really encodes to.
     """
