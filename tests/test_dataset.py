@@ -180,6 +180,24 @@ def test_published_prompts_of_one_prefix_id_share_their_start(tokenizer: Any, tm
     assert len(set.union(*starts.values())) == 3
 
 
+def test_the_published_sampler_makes_prompts_without_prefixes_too(tokenizer: Any, tmp_path: Path) -> None:
+    manifest = generator.make(Shape(20, 0, 0, 32), tokenizer, str(tmp_path), sampler="published")
+    rows = table_of(tmp_path / "20_0.parquet").to_pylist()
+    assert (manifest["rows"], manifest["rows_per_prefix"]) == (20, None)
+    assert len({row["prompt"][:20] for row in rows}) == 20
+
+
+def test_an_unknown_sampler_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sampler 'sharegpt': expected one of"):
+        generator.make(SHAPE, tokenizer, str(tmp_path), sampler="sharegpt")
+
+
+def test_a_manifest_that_cannot_be_read_is_named(tokenizer: Any, tmp_path: Path) -> None:
+    (tmp_path / "100_0-5_3.manifest.json").write_text("{")
+    with pytest.raises(StorageError, match=r"100_0-5_3\.parquet \(manifest\)"):
+        generator.make(SHAPE, tokenizer, str(tmp_path))
+
+
 def test_a_missing_column_is_named_with_those_found(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "text": ["a"]}), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=r"expected columns \['id', 'prompt'\], found \['id', 'text'\]"):

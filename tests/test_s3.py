@@ -9,6 +9,7 @@ from typing import Any
 
 import config
 import daft
+import pyarrow.fs
 import pytest
 import ray
 from harness import dataset, generator, storage
@@ -116,6 +117,18 @@ def test_a_credential_in_an_error_of_the_store_is_blanked() -> None:
 def test_another_scheme_is_refused() -> None:
     with pytest.raises(StorageError, match="gs://bucket/set: expected a local path or s3://"):
         read("gs://bucket/set")
+
+
+def test_on_aws_the_region_is_that_of_the_bucket_unless_the_environment_names_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config, "S3_ENDPOINT_URL", None)
+    monkeypatch.setattr(pyarrow.fs, "resolve_s3_region", {"data": "eu-north-1"}.__getitem__)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    assert storage.filesystem(URL)[0].region == "eu-north-1"
+    monkeypatch.setenv("AWS_REGION", "ap-east-1")
+    assert storage.filesystem(URL)[0].region == "ap-east-1"
 
 
 def read(url: str) -> list[Any]:

@@ -82,8 +82,8 @@ def read_manifest(url: str | Path) -> Manifest | None:
             return None
         with fs.open_input_stream(manifest_path(path)) as stream:
             manifest: Manifest = json.loads(stream.read())
-    except OSError as error:
-        raise storage.failure(url, error) from None
+    except (OSError, ValueError) as error:
+        raise storage.failure(f"{url} (manifest)", error) from None
     return manifest
 
 

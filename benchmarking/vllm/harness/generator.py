@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import config
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from harness import dataset, prompts, storage
+
+import config
+from harness import dataset, prompts, published, storage
 from harness.dataset import Manifest
 from harness.prompts import Shape
 
@@ -88,16 +89,7 @@ def _write(
     for part, batch in enumerate(_batches(shape, tokenizer, sampler)):
         if sampler == "words":
             checked += check_lengths(batch, tokenizer, len(batch) if check_all else CHECKED_PER_FILE)
-        with fs.open_output_stream(_part(path, part)) as file:
-            pq.write_table(
-                pa.Table.from_batches([batch]),
-                file,
-                row_group_size=ROW_GROUP_ROWS,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=False,
-                write_statistics=["id"],
-            )
+        _write_file(fs, _part(path, part), batch)
         digest += dataset.batch_digest(batch)
         prompt_bytes += pc.sum(pc.binary_length(batch.column("prompt"))).as_py()
         slim.append(batch.select(["prompt_len", "prefix_id"]))
@@ -110,10 +102,17 @@ def _write(
     }
 
 
+def _write_file(fs: pafs.FileSystem, path: str, batch: pa.RecordBatch) -> None:
+    # Prompts are all different: a dictionary or statistics of them would only cost.
+    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": False, "write_statistics": ["id"]}
+    with fs.open_output_stream(path) as file:
+        pq.write_table(pa.Table.from_batches([batch]), file, row_group_size=ROW_GROUP_ROWS, **options)
+
+
 def _batches(shape: Shape, tokenizer: Any, sampler: str) -> Iterator[pa.RecordBatch]:
     parts = min(FILES, shape.rows)
     if sampler == "published":
-        return prompts.sample_published(shape, tokenizer, parts)
+        return published.sample(shape, tokenizer, parts)
     return prompts.sample(shape, prompts.words(tokenizer), parts)
 
 
@@ -180,7 +179,8 @@ def main() -> None:
     prefix_len = round(args.prompt_len * args.shared) if args.prefixes else 0
     shape = Shape(args.rows, args.prefixes, prefix_len, args.prompt_len - prefix_len, args.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
-    print(json.dumps(make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all), indent=2))
+    manifest = make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all)
+    print(json.dumps(manifest, indent=2))
 
 
 if __name__ == "__main__":

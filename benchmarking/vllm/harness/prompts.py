@@ -9,7 +9,6 @@ Random numbers are the raw bit stream of PCG64, which numpy keeps the same acros
 not promised to be. So one seed gives the same prompts on every machine.
 """
 
-import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,34 +85,14 @@ def sample(shape: Shape, words: pa.Array, parts: int) -> Iterator[pa.RecordBatch
         suffixes = _join(words, _distinct(_draw(bits, len(words), (len(ids), shape.suffix_len)), seen))
         groups = pa.array(arrival[ids] % shape.prefixes, pa.int32()) if shape.prefixes else None
         texts = pc.binary_join_element_wise(prefix_texts.take(groups), suffixes, "") if groups is not None else suffixes
-        yield _batch(ids, texts, np.full(len(ids), shape.prompt_len), groups)
-
-
-def sample_published(shape: Shape, tokenizer: Any, parts: int) -> Iterator[pa.RecordBatch]:
-    """The same columns from vLLM's PrefixRepetitionRandomDataset, in its order and with what it drops and misses.
-
-    `prompt_len` is what the text really encodes to.
-    """
-    from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
-
-    # Unshuffled, the sampler's rows come prefix by prefix, which is the only trace of their prefix. Its own shuffle is
-    # then repeated: it is the first use of `random` after the constructor seeded it.
-    source = PrefixRepetitionRandomDataset(random_seed=shape.seed, disable_shuffle=True)
-    groups = max(1, shape.prefixes)
-    requests = source.sample(
-        tokenizer, shape.rows, prefix_len=shape.prefix_len, suffix_len=shape.suffix_len, num_prefixes=groups
-    )
-    rows = [(request.prompt, i // (shape.rows // groups)) for i, request in enumerate(requests)]
-    random.shuffle(rows)
-    for ids in np.array_split(np.arange(len(rows)), parts):
-        texts = [rows[i][0] for i in ids]
-        prefix_ids = pa.array([rows[i][1] for i in ids], pa.int32()) if shape.prefixes else None
-        yield _batch(ids, pa.array(texts), np.array(encoded_lengths(tokenizer, texts)), prefix_ids)
+        yield batch_of(ids, texts, np.full(len(ids), shape.prompt_len), groups)
 
 
 def encoded_lengths(tokenizer: Any, texts: list[str]) -> list[int]:
     """Tokens of each text, special tokens not counted."""
-    return [len(ids) for ids in _encode(tokenizer, texts)]
+    # A thousand at a time: while it works, the tokenizer keeps about 100 bytes a token.
+    starts = range(0, len(texts), 1000)
+    return [len(ids) for start in starts for ids in _encode(tokenizer, texts[start : start + 1000])]
 
 
 def _encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
@@ -151,6 +130,7 @@ def _join(words: pa.Array, tokens: Tokens) -> pa.Array:
     return pc.binary_join(pa.ListArray.from_arrays(offsets, words.take(pa.array(tokens.ravel()))), "")
 
 
-def _batch(ids: Any, texts: pa.Array, lengths: Any, groups: pa.Array | None) -> pa.RecordBatch:
+def batch_of(ids: Any, texts: pa.Array, lengths: Any, groups: pa.Array | None) -> pa.RecordBatch:
+    """One batch of SCHEMA; without groups, `prefix_id` is null."""
     prefix_ids = pa.nulls(len(ids), pa.int32()) if groups is None else groups
     return pa.record_batch([pa.array(ids), texts, pa.array(lengths, pa.int32()), prefix_ids], schema=SCHEMA)

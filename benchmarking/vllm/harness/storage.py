@@ -23,9 +23,9 @@ class StorageError(Exception):
 
 
 def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow filesystem of a local path or s3:// URL, and the path within it. Nothing is contacted yet.
+    """The pyarrow filesystem of a local path or s3:// URL, and the path within it.
 
-    Raises StorageError for another scheme.
+    Raises StorageError for another scheme, or when AWS has to be asked for the bucket's region and does not answer.
     """
     scheme, separator, rest = str(url).partition("://")
     if not separator:
@@ -35,7 +35,7 @@ def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
     retries = pafs.AwsStandardS3RetryStrategy(max_attempts=TRIES)
     store = pafs.S3FileSystem(
         endpoint_override=config.S3_ENDPOINT_URL,
-        region=_region(),
+        region=_region() or _bucket_region(str(url)),
         connect_timeout=CONNECT_TIMEOUT_S,
         request_timeout=REQUEST_TIMEOUT_S,
         retry_strategy=retries,
@@ -69,3 +69,12 @@ def failure(url: str | Path, error: Exception) -> StorageError:
 
 def _region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def _bucket_region(url: str) -> str | None:
+    if config.S3_ENDPOINT_URL:
+        return None
+    try:
+        return str(pafs.resolve_s3_region(url.removeprefix("s3://").split("/")[0]))
+    except OSError as error:
+        raise failure(url, error) from None
