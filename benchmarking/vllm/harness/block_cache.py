@@ -20,10 +20,10 @@ all of a batch at once.
 
 from typing import NamedTuple
 
-from harness import engine_state as es
+from harness import engine_state
 from harness.block_pool import NONE, Pool, clear, new_pool, release, store, take, touch
 from harness.compiled import Int32s, compiled
-from harness.engine_state import Feed, Limits, Prompts, State, StepCost
+from harness.engine_state import FINISHED, PREEMPTED, RUNNING, Feed, Limits, Prompts, State, StepCost
 
 
 class Replayed(NamedTuple):
@@ -55,14 +55,20 @@ def replay(
     """
     _check_fit(prompts, feed, limits)
     if pool is None:
-        pool = new_pool(limits.kv_blocks, es.contents(prompts, feed.rows, limits))
+        pool = new_pool(limits.kv_blocks, engine_state.contents(prompts, feed.rows, limits))
     else:
         clear(pool)
-    state = es.new_state(prompts, feed, limits, pool)
-    _run(state, prompts.block_ids, prompts.block_size, feed, limits, cost or StepCost())
-    at, seconds = state.at.tolist(), state.seconds.tolist()
-    mean_running = at[es.RUNNING_SUM] / at[es.STEPS] if at[es.STEPS] else 0.0
-    return Replayed(*at[es.QUERIES : es.PEAK_RUNNING + 1], mean_running, *seconds, state.hits)
+    state = engine_state.new_state(prompts, feed, limits, pool)
+    _run(state, prompts.block_ids, prompts.block_size, feed.open_lanes, feed.open_batches, limits, cost or StepCost())
+    return _result(state)
+
+
+def _result(state: State) -> Replayed:
+    at = dict(zip(state.at.dtype.names, state.at[0].item(), strict=True))
+    counted = [at[name] for name in ("queries", "hits", "preemptions", "steps", "scheduled_tokens", "peak_running")]
+    mean_running = at["running_sum"] / at["steps"] if at["steps"] else 0.0
+    seconds = [at[name] for name in ("compute_s", "memory_s", "busy_s")]
+    return Replayed(*counted, mean_running, *seconds, state.requests["hits"])
 
 
 def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:
@@ -77,62 +83,69 @@ def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:
 
 
 @compiled
-def _run(e: State, ids: Int32s, size: int, feed: Feed, limits: Limits, cost: StepCost) -> None:
+def _run(
+    e: State, ids: Int32s, size: int, open_lanes: int, open_batches: int, limits: Limits, cost: StepCost
+) -> None:
+    at = e.at[0]
     in_flight, now = -1, 0
-    while e.at[es.DONE] < len(feed.rows):
-        if e.at[es.ARRIVALS_DUE]:
-            _arrive(e, feed)
+    while at.done < len(e.requests):
+        if at.arrivals_due:
+            _arrive(e, open_lanes, open_batches)
         scheduled = _schedule(e, now, ids, size, limits, cost)
         if not limits.async_scheduling:
             _update(e, now, scheduled, ids, size, limits)
             continue
         if in_flight >= 0:
             _update(e, 1 - now, in_flight, ids, size, limits)
-        in_flight = scheduled
-        now = 1 - now
+        in_flight, now = scheduled, 1 - now
 
 
 @compiled
-def _arrive(e: State, feed: Feed) -> None:
+def _arrive(e: State, open_lanes: int, open_batches: int) -> None:
     """Opens lanes and batches as far as the feed allows."""
-    e.at[es.ARRIVALS_DUE] = 0
-    while e.at[es.OPEN_LANES] < feed.open_lanes and e.at[es.NEXT_LANE] < len(feed.lane_end):
-        e.at[es.OPEN_LANES] += 1
-        e.at[es.NEXT_LANE] += 1
-    for lane in range(e.at[es.NEXT_LANE]):
-        while e.lane_open[lane] < feed.open_batches and e.lane_next[lane] < feed.lane_end[lane]:
-            batch = e.lane_next[lane]
-            e.lane_next[lane] += 1
-            e.lane_open[lane] += 1
-            start = feed.batch_end[batch - 1] if batch else 0
-            for request in range(start, feed.batch_end[batch]):
-                e.queue[e.at[es.QUEUE_TAIL]] = request
-                e.at[es.QUEUE_TAIL] += 1
+    at = e.at[0]
+    at.arrivals_due = 0
+    while at.open_lanes < open_lanes and at.next_lane < len(e.lanes):
+        at.open_lanes += 1
+        at.next_lane += 1
+    for i in range(at.next_lane):
+        lane = e.lanes[i]
+        while lane.open < open_batches and lane.next < lane.end:
+            batch = e.batches[lane.next]
+            lane.next += 1
+            lane.open += 1
+            for request in range(batch.begin, batch.end):
+                e.queue[at.queue_tail] = request
+                at.queue_tail += 1
 
 
 @compiled
 def _schedule(e: State, now: int, ids: Int32s, size: int, limits: Limits, cost: StepCost) -> int:
     """One step's plan; returns the number of requests in it."""
+    at = e.at[0]
     budget = limits.max_num_batched_tokens
-    scheduled = 0
+    scheduled, index, preempted = 0, 0, False
     pairs, context, sampled = 0, 0, 0
-    preempted = False
-    index = 0
-    while index < e.at[es.RUN] and budget > 0:
-        r = e.running[index]
+    while index < at.running and budget > 0:
+        r = e.seats[index].running
+        request = e.requests[r]
         index += 1
-        if e.placeholders[r] > 0 and e.computed[r] + 2 - e.placeholders[r] >= e.prompt_tokens[r] + limits.max_tokens:
+        ahead = request.placeholders
+        if ahead > 0 and request.computed + 2 - ahead >= request.prompt_tokens + limits.max_tokens:
             continue  # its last token is being generated
-        new = min(e.tokens[r] + e.placeholders[r] - e.computed[r], budget)
-        while e.slot[r] != NONE and not _grow(e, r, new, ids, size):
-            preempted = True
-            _preempt(e)
-        if e.slot[r] == NONE:
+        new = min(request.tokens + ahead - request.computed, budget)
+        # Most steps of most requests take no block and fill none, and skipping the call makes the replay four times
+        # as fast.
+        if not _within_blocks(request.computed + new, request.cached, request.held, size):
+            preempted |= _make_room(e, r, new, ids, size)
+        if request.slot == NONE:
             break  # it preempted itself
         budget -= new
-        pairs, context, sampled = _plan(e, now, scheduled, r, new, limits, pairs, context, sampled)
+        pairs += new * request.computed + new * (new + 1) // 2
+        sampled += _plan(e, now, scheduled, r, new, limits.async_scheduling)
+        context += request.computed
         scheduled += 1
-    while not preempted and budget > 0 and e.at[es.RUN] < limits.max_num_seqs:
+    while not preempted and budget > 0 and at.running < limits.max_num_seqs:
         r = _next_waiting(e)
         if r == NONE:
             break
@@ -140,156 +153,176 @@ def _schedule(e: State, now: int, ids: Int32s, size: int, limits: Limits, cost: 
         if new == 0:
             break
         budget -= new
-        pairs, context, sampled = _plan(e, now, scheduled, r, new, limits, pairs, context, sampled)
+        pairs += new * e.requests[r].computed + new * (new + 1) // 2
+        sampled += _plan(e, now, scheduled, r, new, limits.async_scheduling)
+        context += e.requests[r].computed
         scheduled += 1
     _account(e, limits.max_num_batched_tokens - budget, pairs, context, sampled, cost)
     return scheduled
 
 
 @compiled
-def _plan(
-    e: State, now: int, position: int, r: int, new: int, limits: Limits, pairs: int, context: int, sampled: int
-) -> tuple[int, int, int]:
-    """Enters a request's next `new` tokens into the step; returns the step's sums with them."""
-    before = e.computed[r]
-    e.computed[r] += new
-    generates = e.computed[r] >= e.tokens[r] + e.placeholders[r]
-    if generates and limits.async_scheduling:
-        e.placeholders[r] += 1
-    e.step_request[now, position] = r
-    e.step_generates[now, position] = generates
-    return pairs + new * before + new * (new + 1) // 2, context + before + new, sampled + int(generates)
+def _plan(e: State, now: int, position: int, r: int, new: int, async_scheduling: bool) -> int:
+    """Enters a request's next `new` tokens into the step; returns 1 if that generates a token."""
+    request = e.requests[r]
+    request.computed += new
+    generates = int(request.computed >= request.tokens + request.placeholders)
+    if async_scheduling:
+        request.placeholders += generates
+    planned = e.plans[now, position]
+    planned.request = r
+    planned.generates = generates
+    return generates
 
 
 @compiled
 def _account(e: State, tokens: int, pairs: int, context: int, sampled: int, cost: StepCost) -> None:
     if tokens == 0:
         return
+    at = e.at[0]
     compute_s = tokens * cost.token_s + pairs * cost.pair_s + sampled * cost.sample_s
     memory_s = cost.weights_s + context * cost.context_s
-    e.seconds[es.COMPUTE_S] += compute_s
-    e.seconds[es.MEMORY_S] += memory_s
-    e.seconds[es.BUSY_S] += max(compute_s, memory_s)
-    e.at[es.STEPS] += 1
-    e.at[es.SCHEDULED_TOKENS] += tokens
-    e.at[es.RUNNING_SUM] += e.at[es.RUN]
-    e.at[es.PEAK_RUNNING] = max(e.at[es.PEAK_RUNNING], e.at[es.RUN])
+    at.compute_s += compute_s
+    at.memory_s += memory_s
+    at.busy_s += max(compute_s, memory_s)
+    at.steps += 1
+    at.scheduled_tokens += tokens
+    at.running_sum += at.running
+    at.peak_running = max(at.peak_running, at.running)
 
 
 @compiled
 def _next_waiting(e: State) -> int:
     """The head of the queue, preempted requests first; NONE if nobody waits."""
-    if e.at[es.RETURNED]:
-        return e.returned[e.at[es.RETURNED] - 1]
-    if e.at[es.QUEUE_HEAD] < e.at[es.QUEUE_TAIL]:
-        return e.queue[e.at[es.QUEUE_HEAD]]
+    at = e.at[0]
+    if at.returned:
+        return int(e.seats[at.returned - 1].returned)
+    if at.queue_head < at.queue_tail:
+        return int(e.queue[at.queue_head])
     return NONE
 
 
 @compiled
 def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits) -> int:
     """Starts the head of the queue if its whole prompt fits; returns the tokens that it computes now, 0 if not."""
+    request, at = e.requests[r], e.at[0]
     found, idle = _lookup(e, r, ids, size)
     if limits.counts_retries:
         _count(e, r, found * size)
-    watermark = limits.watermark_blocks if e.at[es.RUN] else 0
-    if _blocks(e.tokens[r], size) - found + idle + watermark > e.pool.free[0]:
+    watermark = limits.watermark_blocks if at.running else 0
+    if _blocks(request.tokens, size) - found + idle + watermark > e.pool.free[0]:
         return 0
     if not limits.counts_retries:
         _count(e, r, found * size)
-    if e.state[r] == es.PREEMPTED:
-        e.at[es.RETURNED] -= 1
+    if request.state == PREEMPTED:
+        at.returned -= 1
     else:
-        e.at[es.QUEUE_HEAD] += 1
-        e.hits[r] = found * size
+        at.queue_head += 1
+        request.hits = found * size
     _enter(e, r, found, ids, size)
-    new = min(e.tokens[r] - e.computed[r], budget)
+    new = min(request.tokens - request.computed, budget)
     _grow(e, r, new, ids, size)
-    return new
+    return int(new)
 
 
 @compiled
 def _lookup(e: State, r: int, ids: Int32s, size: int) -> tuple[int, int]:
     """Leading blocks found, and how many of them wait in the free queue."""
     found, idle = 0, 0
-    most = (e.tokens[r] - 1) // size
+    most = (e.requests[r].tokens - 1) // size
     while found < most:
-        block = e.pool.oldest_copy[_content(e, r, found, ids)]
+        block = e.pool.contents[_content(e, r, found, ids)].oldest
         if block == NONE:
             break
-        idle += int(e.pool.holders[block] == 0)
+        idle += int(e.pool.blocks[block].holders == 0)
         found += 1
     return found, idle
 
 
 @compiled
 def _count(e: State, r: int, hits: int) -> None:
-    if e.state[r] != es.PREEMPTED:
-        e.at[es.QUERIES] += e.tokens[r]
-        e.at[es.HITS] += hits
+    if e.requests[r].state != PREEMPTED:
+        e.at[0].queries += e.requests[r].tokens
+        e.at[0].hits += hits
 
 
 @compiled
 def _enter(e: State, r: int, found: int, ids: Int32s, size: int) -> None:
     """Gives a request a place among the running ones and the blocks that it found."""
-    e.at[es.FREE_SLOTS] -= 1
-    slot = e.free_slots[e.at[es.FREE_SLOTS]]
-    e.slot[r] = slot
-    e.state[r] = es.RUNNING
-    e.running[e.at[es.RUN]] = r
-    e.at[es.RUN] += 1
+    request, at = e.requests[r], e.at[0]
+    at.free_slots -= 1
+    slot = e.seats[at.free_slots].free_slot
+    request.slot = slot
+    request.state = RUNNING
+    e.seats[at.running].running = r
+    at.running += 1
     for i in range(found):
-        block = e.pool.oldest_copy[_content(e, r, i, ids)]
+        block = e.pool.contents[_content(e, r, i, ids)].oldest
         touch(e.pool, block)
         e.table[slot, i] = block
-    e.held[r] = found
-    e.cached[r] = found
-    e.computed[r] = found * size
+    request.held = found
+    request.cached = found
+    request.computed = found * size
 
 
 @compiled
 def _grow(e: State, r: int, new: int, ids: Int32s, size: int) -> bool:
     """Blocks for `new` more tokens; False, with nothing taken, if there are not enough."""
-    needed = _blocks(e.computed[r] + new, size)
-    if needed - e.held[r] > e.pool.free[0]:
+    request = e.requests[r]
+    needed = _blocks(request.computed + new, size)
+    if needed - request.held > e.pool.free[0]:
         return False
-    while e.held[r] < needed:
-        e.table[e.slot[r], e.held[r]] = take(e.pool)
-        e.held[r] += 1
-    _store_full(e, r, min(e.computed[r] + new, e.tokens[r]), ids, size)
+    while request.held < needed:
+        e.table[request.slot, request.held] = take(e.pool)
+        request.held += 1
+    _store_full(e, r, min(request.computed + new, request.tokens), ids, size)
     return True
 
 
 @compiled
 def _store_full(e: State, r: int, tokens: int, ids: Int32s, size: int) -> None:
     """Makes the blocks that `tokens` known tokens fill findable."""
-    while e.cached[r] < tokens // size:
-        store(e.pool, e.table[e.slot[r], e.cached[r]], _content(e, r, e.cached[r], ids))
-        e.cached[r] += 1
+    request = e.requests[r]
+    while request.cached < tokens // size:
+        store(e.pool, e.table[request.slot, request.cached], _content(e, r, request.cached, ids))
+        request.cached += 1
+
+
+@compiled
+def _make_room(e: State, r: int, new: int, ids: Int32s, size: int) -> bool:
+    """Blocks for a running request, at the cost of those admitted after it, or of itself; True if it cost any."""
+    preempted = False
+    while e.requests[r].slot != NONE and not _grow(e, r, new, ids, size):
+        preempted = True
+        _preempt(e)
+    return preempted
 
 
 @compiled
 def _preempt(e: State) -> None:
     """Takes the blocks of the request that was admitted last and puts it at the head of the queue."""
-    e.at[es.RUN] -= 1
-    r = e.running[e.at[es.RUN]]
+    at = e.at[0]
+    at.running -= 1
+    r = e.seats[at.running].running
     _leave(e, r)
-    e.state[r] = es.PREEMPTED
-    e.computed[r] = 0
-    e.placeholders[r] = 0
-    e.returned[e.at[es.RETURNED]] = r
-    e.at[es.RETURNED] += 1
-    e.at[es.PREEMPTIONS] += 1
+    request = e.requests[r]
+    request.state = PREEMPTED
+    request.computed = 0
+    request.placeholders = 0
+    e.seats[at.returned].returned = r
+    at.returned += 1
+    at.preemptions += 1
 
 
 @compiled
 def _leave(e: State, r: int) -> None:
-    release(e.pool, e.table[e.slot[r], : e.held[r]])
-    e.free_slots[e.at[es.FREE_SLOTS]] = e.slot[r]
-    e.at[es.FREE_SLOTS] += 1
-    e.slot[r] = NONE
-    e.held[r] = 0
-    e.cached[r] = 0
+    request, at = e.requests[r], e.at[0]
+    release(e.pool, e.table[request.slot, : request.held])
+    e.seats[at.free_slots].free_slot = request.slot
+    at.free_slots += 1
+    request.slot = NONE
+    request.held = 0
+    request.cached = 0
 
 
 @compiled
@@ -297,15 +330,18 @@ def _update(e: State, step: int, scheduled: int, ids: Int32s, size: int, limits:
     """A step's tokens arrive: requests grow, and those at their end free their blocks."""
     ended = False
     for position in range(scheduled):
-        r = e.step_request[step, position]
-        if e.state[r] == es.FINISHED or not e.step_generates[step, position]:
+        planned = e.plans[step, position]
+        request = e.requests[planned.request]
+        if request.state == FINISHED or not planned.generates:
             continue
-        e.tokens[r] += 1
-        if limits.async_scheduling and e.state[r] == es.RUNNING:
-            e.placeholders[r] -= 1
-            _store_full(e, r, e.computed[r] - e.placeholders[r], ids, size)
-        if e.tokens[r] >= e.last_token[r]:
-            _finish(e, r)
+        request.tokens += 1
+        if limits.async_scheduling and request.state == RUNNING:
+            request.placeholders -= 1
+            known = request.computed - request.placeholders
+            if not _within_blocks(known, request.cached, request.held, size):
+                _store_full(e, planned.request, known, ids, size)
+        if request.tokens >= request.last_token:
+            _finish(e, planned.request)
             ended = True
     if ended:
         _close_ranks(e)
@@ -313,49 +349,58 @@ def _update(e: State, step: int, scheduled: int, ids: Int32s, size: int, limits:
 
 @compiled
 def _finish(e: State, r: int) -> None:
-    if e.state[r] == es.RUNNING:
+    request, at = e.requests[r], e.at[0]
+    if request.state == RUNNING:
         _leave(e, r)
     else:
         _drop_returned(e, r)
-    e.state[r] = es.FINISHED
-    e.at[es.DONE] += 1
-    batch = e.batch[r]
-    e.batch_left[batch] -= 1
-    if e.batch_left[batch] == 0:
-        lane = e.batch_lane[batch]
-        e.lane_open[lane] -= 1
-        e.lane_left[lane] -= 1
-        e.at[es.OPEN_LANES] -= int(e.lane_left[lane] == 0)
-        e.at[es.ARRIVALS_DUE] = 1
+    request.state = FINISHED
+    at.done += 1
+    batch = e.batches[request.batch]
+    batch.left -= 1
+    if batch.left == 0:
+        lane = e.lanes[batch.lane]
+        lane.open -= 1
+        lane.left -= 1
+        at.open_lanes -= int(lane.left == 0)
+        at.arrivals_due = 1
 
 
 @compiled
 def _drop_returned(e: State, r: int) -> None:
     """A preempted request whose last token was in flight ends in the queue."""
     kept = 0
-    for i in range(e.at[es.RETURNED]):
-        if e.returned[i] != r:
-            e.returned[kept] = e.returned[i]
+    for i in range(e.at[0].returned):
+        if e.seats[i].returned != r:
+            e.seats[kept].returned = e.seats[i].returned
             kept += 1
-    e.at[es.RETURNED] = kept
+    e.at[0].returned = kept
 
 
 @compiled
 def _close_ranks(e: State) -> None:
     kept = 0
-    for i in range(e.at[es.RUN]):
-        if e.state[e.running[i]] == es.RUNNING:
-            e.running[kept] = e.running[i]
+    for i in range(e.at[0].running):
+        r = e.seats[i].running
+        if e.requests[r].state == RUNNING:
+            e.seats[kept].running = r
             kept += 1
-    e.at[es.RUN] = kept
+    e.at[0].running = kept
 
 
 @compiled
 def _content(e: State, r: int, i: int, ids: Int32s) -> int:
     """Id of what a request's block `i` holds once full."""
-    if i < e.prompt_blocks[r]:
-        return ids[e.first_content[r] + i]
-    return e.own_content[r] + i - e.prompt_blocks[r]
+    request = e.requests[r]
+    if i < request.prompt_blocks:
+        return int(ids[request.first_content + i])
+    return int(request.own_content + i - request.prompt_blocks)
+
+
+@compiled
+def _within_blocks(tokens: int, cached: int, held: int, size: int) -> bool:
+    """Whether a request reaches `tokens` without a new block and without filling one."""
+    return tokens <= held * size and tokens < (cached + 1) * size
 
 
 @compiled

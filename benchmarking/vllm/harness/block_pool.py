@@ -7,128 +7,132 @@ blocks have the same number exactly where vLLM's hashes agree. Several blocks ma
 merge them); the oldest is the one found.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.compiled import Int32s, Int64s, compiled
+from harness.compiled import Int32s, Int64s, Records, compiled
 
 NONE = -1
 
+BLOCK: Any = np.dtype(
+    [
+        ("next_free", np.int32),
+        ("prev_free", np.int32),
+        ("holders", np.int32),  # running requests that hold the block
+        ("content", np.int32),  # cached content or NONE
+        ("next_copy", np.int32),  # next younger block with the same content, or NONE
+        ("prev_copy", np.int32),
+    ]
+)
+CONTENT: Any = np.dtype([("oldest", np.int32), ("newest", np.int32)])  # blocks that cache it, or NONE
+
 
 class Pool(NamedTuple):
-    """State of one engine's pool; `head` and `tail` of the free queue are the two entries after the last block."""
+    """State of one engine's pool."""
 
-    next_free: Int32s  # [blocks + 2]
-    prev_free: Int32s  # [blocks + 2]
-    holders: Int32s  # [blocks] running requests that hold the block
-    content: Int32s  # [blocks] cached content or NONE
-    next_copy: Int32s  # [blocks] next younger block with the same content
-    prev_copy: Int32s  # [blocks]
-    oldest_copy: Int32s  # [contents] block that a lookup finds, or NONE
-    newest_copy: Int32s  # [contents]
+    blocks: Records  # [blocks + 2] BLOCK; the last two are head and tail of the free queue
+    contents: Records  # [contents] CONTENT
     free: Int64s  # [1] length of the free queue
 
 
 def new_pool(blocks: int, contents: int) -> Pool:
     """An empty pool. `blocks` excludes the one that vLLM keeps as its null block."""
-    next_free = np.arange(1, blocks + 3, dtype=np.int32)
-    prev_free = np.arange(-1, blocks + 1, dtype=np.int32)
-    head, tail = blocks, blocks + 1
-    next_free[head], prev_free[0] = 0, head
-    next_free[blocks - 1], prev_free[tail] = tail, blocks - 1
-    per_block = (np.full(blocks, NONE, np.int32) for _ in range(3))
-    per_content = (np.full(contents, NONE, np.int32) for _ in range(2))
-    return Pool(
-        next_free, prev_free, np.zeros(blocks, np.int32), *per_block, *per_content, np.array([blocks], dtype=np.int64)
-    )
+    pool = Pool(np.zeros(blocks + 2, BLOCK), np.full(contents, NONE, CONTENT), np.array([blocks], np.int64))
+    for name in ("content", "next_copy", "prev_copy"):
+        pool.blocks[name] = NONE
+    ring = [blocks, *range(blocks), blocks + 1]
+    pool.blocks["next_free"][ring[:-1]] = ring[1:]
+    pool.blocks["prev_free"][ring[1:]] = ring[:-1]
+    return pool
 
 
 @compiled
 def clear(pool: Pool) -> None:
     """Forgets all cached contents, as a fresh engine or `reset_prefix_cache()`; no request may be running."""
-    for block in range(len(pool.content)):
-        if pool.content[block] != NONE:
-            pool.oldest_copy[pool.content[block]] = NONE
-            pool.newest_copy[pool.content[block]] = NONE
-            pool.content[block] = NONE
+    for i in range(len(pool.blocks) - 2):
+        content = pool.blocks[i].content
+        if content != NONE:
+            pool.contents[content].oldest = NONE
+            pool.contents[content].newest = NONE
+            pool.blocks[i].content = NONE
 
 
 @compiled
 def take(pool: Pool) -> int:
     """The head of the free queue, for a new owner; what it cached is lost. The queue must not be empty."""
-    block = pool.next_free[len(pool.content)]
+    block: int = pool.blocks[len(pool.blocks) - 2].next_free
     _unlink(pool, block)
     _forget(pool, block)
-    pool.holders[block] = 1
+    pool.blocks[block].holders = 1
     return block
 
 
 @compiled
 def touch(pool: Pool, block: int) -> None:
     """One more running request holds a cached block."""
-    if pool.holders[block] == 0:
+    if pool.blocks[block].holders == 0:
         _unlink(pool, block)
-    pool.holders[block] += 1
+    pool.blocks[block].holders += 1
 
 
 @compiled
 def store(pool: Pool, block: int, content: int) -> None:
     """Makes a full block findable under its content, behind older copies."""
-    newest = pool.newest_copy[content]
-    pool.content[block] = content
-    pool.prev_copy[block] = newest
-    pool.next_copy[block] = NONE
+    newest = pool.contents[content].newest
+    pool.blocks[block].content = content
+    pool.blocks[block].prev_copy = newest
+    pool.blocks[block].next_copy = NONE
     if newest == NONE:
-        pool.oldest_copy[content] = block
+        pool.contents[content].oldest = block
     else:
-        pool.next_copy[newest] = block
-    pool.newest_copy[content] = block
+        pool.blocks[newest].next_copy = block
+    pool.contents[content].newest = block
 
 
 @compiled
-def release(pool: Pool, blocks: Int32s) -> None:
+def release(pool: Pool, held: Int32s) -> None:
     """A request ends or is preempted: last block first, so that the end of a prompt is evicted before its start."""
-    for i in range(len(blocks) - 1, -1, -1):
-        block = blocks[i]
-        pool.holders[block] -= 1
-        if pool.holders[block] == 0:
-            head, tail = len(pool.content), len(pool.content) + 1
-            if pool.content[block] == NONE:
-                _link(pool, block, head, pool.next_free[head])
+    head, tail = len(pool.blocks) - 2, len(pool.blocks) - 1
+    for i in range(len(held) - 1, -1, -1):
+        block = held[i]
+        pool.blocks[block].holders -= 1
+        if pool.blocks[block].holders == 0:
+            if pool.blocks[block].content == NONE:
+                _link(pool, block, head, pool.blocks[head].next_free)
             else:
-                _link(pool, block, pool.prev_free[tail], tail)
+                _link(pool, block, pool.blocks[tail].prev_free, tail)
 
 
 @compiled
 def _link(pool: Pool, block: int, before: int, after: int) -> None:
-    pool.prev_free[block] = before
-    pool.next_free[block] = after
-    pool.next_free[before] = block
-    pool.prev_free[after] = block
+    pool.blocks[block].prev_free = before
+    pool.blocks[block].next_free = after
+    pool.blocks[before].next_free = block
+    pool.blocks[after].prev_free = block
     pool.free[0] += 1
 
 
 @compiled
 def _unlink(pool: Pool, block: int) -> None:
-    before, after = pool.prev_free[block], pool.next_free[block]
-    pool.next_free[before] = after
-    pool.prev_free[after] = before
+    before, after = pool.blocks[block].prev_free, pool.blocks[block].next_free
+    pool.blocks[before].next_free = after
+    pool.blocks[after].prev_free = before
     pool.free[0] -= 1
 
 
 @compiled
 def _forget(pool: Pool, block: int) -> None:
-    content = pool.content[block]
+    content = pool.blocks[block].content
     if content == NONE:
         return
-    older, younger = pool.prev_copy[block], pool.next_copy[block]
+    older, younger = pool.blocks[block].prev_copy, pool.blocks[block].next_copy
     if older == NONE:
-        pool.oldest_copy[content] = younger
+        pool.contents[content].oldest = younger
     else:
-        pool.next_copy[older] = younger
+        pool.blocks[older].next_copy = younger
     if younger == NONE:
-        pool.newest_copy[content] = older
+        pool.contents[content].newest = older
     else:
-        pool.prev_copy[younger] = older
-    pool.content[block] = NONE
+        pool.blocks[younger].prev_copy = older
+    pool.blocks[block].content = NONE
