@@ -36,14 +36,13 @@ class Replayed(NamedTuple):
     scheduled_tokens: int  # computed in all steps, generated and repeated ones too
     peak_running: int
     mean_running: float  # requests running, mean over steps
-    compute_s: float  # least arithmetic time
-    memory_s: float  # least memory time
-    busy_s: float  # the longer of both, step by step
+    compute_bound_s: float  # least time of the steps whose arithmetic takes longer than their memory traffic
+    memory_bound_s: float  # least time of the others
     hit_tokens: Int32s  # [requests in the feed's order]
 
     @property
-    def hit_rate(self) -> float | None:
-        return self.hits / self.queries if self.queries else None
+    def busy_s(self) -> float:
+        return self.compute_bound_s + self.memory_bound_s
 
 
 def replay(
@@ -67,8 +66,7 @@ def _result(state: State) -> Replayed:
     at = dict(zip(state.at.dtype.names, state.at[0].item(), strict=True))
     counted = [at[name] for name in ("queries", "hits", "preemptions", "steps", "scheduled_tokens", "peak_running")]
     mean_running = at["running_sum"] / at["steps"] if at["steps"] else 0.0
-    seconds = [at[name] for name in ("compute_s", "memory_s", "busy_s")]
-    return Replayed(*counted, mean_running, *seconds, state.requests["hits"])
+    return Replayed(*counted, mean_running, at["compute_bound_s"], at["memory_bound_s"], state.requests["hits"])
 
 
 def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:
@@ -83,9 +81,7 @@ def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:
 
 
 @compiled
-def _run(
-    e: State, ids: Int32s, size: int, open_lanes: int, open_batches: int, limits: Limits, cost: StepCost
-) -> None:
+def _run(e: State, ids: Int32s, size: int, open_lanes: int, open_batches: int, limits: Limits, cost: StepCost) -> None:
     at = e.at[0]
     in_flight, now = -1, 0
     while at.done < len(e.requests):
@@ -182,9 +178,10 @@ def _account(e: State, tokens: int, pairs: int, context: int, sampled: int, cost
     at = e.at[0]
     compute_s = tokens * cost.token_s + pairs * cost.pair_s + sampled * cost.sample_s
     memory_s = cost.weights_s + context * cost.context_s
-    at.compute_s += compute_s
-    at.memory_s += memory_s
-    at.busy_s += max(compute_s, memory_s)
+    if compute_s >= memory_s:
+        at.compute_bound_s += compute_s
+    else:
+        at.memory_bound_s += memory_s
     at.steps += 1
     at.scheduled_tokens += tokens
     at.running_sum += at.running

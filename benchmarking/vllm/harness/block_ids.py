@@ -1,7 +1,7 @@
 """Numbers for KV blocks: two blocks get one number exactly where their whole prefixes agree, token for token.
 
-This is what vLLM's chained block hashes decide. Here every full block gets a 64-bit hash of all tokens up to its end and
-hashes become consecutive numbers. Two different prefixes share a hash with a chance of blocks² / 2⁶⁵: below one in
+This is what vLLM's chained block hashes decide. Here every full block gets a 64-bit hash of all tokens up to its end,
+and hashes become consecutive numbers. Two different prefixes share a hash with a chance of blocks² / 2⁶⁵: below one in
 50,000 for 25 million blocks.
 """
 

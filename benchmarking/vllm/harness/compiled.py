@@ -1,7 +1,7 @@
 """numba's compiler behind a decorator that type checkers see through.
 
-The replay of 200,000 prompts touches some hundred million blocks and tokens, one at a time and in order: minutes in plain
-Python, seconds compiled. Machine code is cached, so only the first run pays for compilation.
+The replay of 200,000 prompts touches some hundred million blocks and tokens, one at a time and in order: minutes in
+plain Python, a second compiled. Machine code is cached, so only the first run pays for compilation.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-# A structured array whose fields compiled code reads as attributes, `records[i].field`, which numpy's types do not know.
+# A structured array, whose fields compiled code reads as attributes, `records[i].field`; numpy's types know none.
 Records = Any
 
 # numba looks only at the file of the function itself when it decides whether cached code is stale. Compiled functions

@@ -3,14 +3,15 @@
 Read from `src/daft-local-execution/src/streaming_sink/vllm.rs` and `daft/execution/vllm.py`, and checked against the
 installed Daft by test. One partition: with more Daft 0.7.26 loses rows.
 
-Buckets. Rows arrive in morsels of `batch_size` into a buffer. Whenever it holds more than `max_buffer_size`, it is sorted
-and cut between neighbours that share less than `prefix_match_threshold` of either one's bytes. The largest buckets go
-first, each with the prefix that all its prompts share less the last character, until the buffer is small enough; those
-below `min_bucket_size` are joined until large enough and go without a prefix. At the end the whole buffer goes.
+Buckets. Rows arrive in morsels of `batch_size` into a buffer. Whenever it holds more than `max_buffer_size`, it is
+sorted and cut between neighbours that share less than `prefix_match_threshold` of either one's bytes. The largest
+buckets go first, each with the prefix that all its prompts share less the last character, until the buffer is small
+enough; those below `min_bucket_size` are joined until large enough and go without a prefix. At the end the whole buffer
+goes.
 
 Router. Loads count rows ever sent and never fall. A known prefix goes to the engine that saw it most recently among
-those less than `load_balance_threshold` rows ahead of the least loaded; an unknown one to the last such engine; no prefix
-to the least loaded. Each engine remembers eight prefixes, which are compared as whole strings.
+those less than `load_balance_threshold` rows ahead of the least loaded; an unknown one to the last such engine; rows
+without a prefix to the least loaded. Each engine remembers eight prefixes, which are compared as whole strings.
 """
 
 from collections.abc import Iterator, Mapping

@@ -82,7 +82,7 @@ LANE: Any = np.dtype(_fields(np.int64, "next end open left"))  # next batch; ope
 SCALARS: Any = np.dtype(
     _fields(np.int64, "running free_slots returned queue_head queue_tail done next_lane open_lanes arrivals_due")
     + _fields(np.int64, "queries hits preemptions steps scheduled_tokens peak_running running_sum")
-    + _fields(np.float64, "compute_s memory_s busy_s")
+    + _fields(np.float64, "compute_bound_s memory_bound_s")
 )
 
 

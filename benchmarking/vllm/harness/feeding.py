@@ -39,16 +39,18 @@ def _arrival(dataset: Dataset) -> Int32s:
 
 
 def static_batches(rows: Int32s, knobs: Knobs) -> list[Feed]:
-    """`LLM.generate` on one batch after the other; engines take the partitions in turn."""
+    """`LLM.generate` on one batch after the other. Daft deals the batches of a partition to all engines of a node."""
+    size = knobs["NAIVE_BATCH_SIZE"]
     partitions = np.array_split(rows, knobs["NAIVE_PARTITIONS"])
-    return [_lanes(dealt, knobs["NAIVE_BATCH_SIZE"], 1, 1) for dealt in _deal(partitions, knobs)]
+    batches = [part[start : start + size] for part in partitions for start in range(0, len(part), size)]
+    return [_lanes(dealt, size, 1, 1) for dealt in _deal(batches, knobs)]
 
 
 def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]:
     """Daft's provider: nothing holds a submission back, so an engine has all of its rows from the start."""
     if knobs["CONTINUOUS_PARTITIONS"] != 1:
         raise ValueError(
-            f"CONTINUOUS_PARTITIONS={knobs['CONTINUOUS_PARTITIONS']}: expected 1, since Daft 0.7.26 loses rows with more"
+            f"CONTINUOUS_PARTITIONS={knobs['CONTINUOUS_PARTITIONS']}: expected 1; Daft 0.7.26 loses rows with more"
         )
     router = daft_routing.Router(knobs["CONCURRENCY"], knobs["ROUTER_LOAD_BALANCE_THRESHOLD"])
     sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]

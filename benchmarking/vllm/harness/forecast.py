@@ -1,15 +1,13 @@
 """What a strategy will do on a dataset: prefix-cache hits from the replay, and the time that its steps take at least.
 
-    limits = forecast.limits(knobs, kv_blocks)
-    forecast.forecast("ray-data", dataset, knobs, limits, cost)
+limits = forecast.limits(knobs, kv_blocks)
+forecast.forecast("ray-data", dataset, knobs, limits, cost)
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from harness import engine_state, feeding
 from harness.block_cache import Replayed, replay
@@ -28,9 +26,8 @@ class Forecast(NamedTuple):
     preemptions: int
     mean_running: float  # requests in a step, mean over the busiest engine's steps
     engine_s: list[float]  # least time of each engine's steps, one after the other
-    compute_s: float  # of the busiest engine: arithmetic alone
-    memory_s: float  # of the busiest engine: memory alone
-
+    compute_bound_s: float  # of the busiest engine: steps whose arithmetic takes longer than their memory traffic
+    memory_bound_s: float  # of the busiest engine: the other steps
 
     @property
     def hit_rate(self) -> float | None:
@@ -48,9 +45,7 @@ class Job(NamedTuple):
     limits: Limits
 
 
-def limits(
-    knobs: Mapping[str, Any], kv_blocks: int, on_gpu: bool = True, vllm_version: str | None = None
-) -> Limits:
+def limits(knobs: Mapping[str, Any], kv_blocks: int, on_gpu: bool = True, vllm_version: str | None = None) -> Limits:
     """The limits of each engine under `knobs`. `kv_blocks` excludes the null block.
 
     `vllm_version` is that of the engine whose counters the forecast is compared with; None for 0.27's counting.
@@ -95,9 +90,8 @@ def _sum(job: Job, engines: list[Replayed]) -> Forecast:
         preemptions=sum(engine.preemptions for engine in engines),
         mean_running=busiest.mean_running if busiest else 0.0,
         engine_s=[engine.busy_s for engine in engines],
-        compute_s=busiest.compute_s if busiest else 0.0,
-        memory_s=busiest.memory_s if busiest else 0.0,
-
+        compute_bound_s=busiest.compute_bound_s if busiest else 0.0,
+        memory_bound_s=busiest.memory_bound_s if busiest else 0.0,
     )
 
 

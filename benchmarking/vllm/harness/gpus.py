@@ -24,7 +24,7 @@ class Gpu(NamedTuple):
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("H200", 143_771 * 2**20, 790 * TERA, 4.3 * TERA, "measured on one H200 SXM; memory as nvidia-smi reports it"),
+        Gpu("H200", 143_771 * 2**20, 790 * TERA, 4.3 * TERA, "measured on one H200; memory as the driver reports it"),
         Gpu("B200", 180 * GB, 2250 * TERA, 8.0 * TERA, "NVIDIA data sheet"),
         Gpu("H100", 80 * GB, 989 * TERA, 3.35 * TERA, "NVIDIA data sheet, SXM"),
         Gpu("A100", 80 * GB, 312 * TERA, 2.039 * TERA, "NVIDIA data sheet, SXM 80 GB"),

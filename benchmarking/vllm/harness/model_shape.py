@@ -54,7 +54,9 @@ class ModelShape(NamedTuple):
 
 def from_config(config: Mapping[str, Any]) -> ModelShape:
     """The shape in a config.json. Raises ValueError for architectures whose sizes mean something else."""
-    unknown = [key for key in ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank") if config.get(key)]
+    unknown = [
+        key for key in ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank") if config.get(key)
+    ]
     missing = [key for key in ("num_hidden_layers", "hidden_size", "intermediate_size") if key not in config]
     if unknown or missing or config.get("quantization_config"):
         raise ValueError(

@@ -5,6 +5,7 @@ the ids of some thousand prompts as Python objects at a time, so memory does not
 """
 
 import hashlib
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from harness.compiled import Int32s, Int64s
-from harness.progress import Progress
+from harness.progress_bar import ProgressBar
 
 CHUNK = 1024  # prompts a batch
 
@@ -53,6 +54,22 @@ def tokenize(texts: pa.Array, content_key: str, tokenizer: Tokenizer, cache: Pat
     return _tokens(ids, [lengths])
 
 
+def select(tokens: Tokens, rows: "np.ndarray[Any, np.dtype[np.bool_]]") -> Tokens:
+    """The rows where `rows` is true."""
+    lengths = np.diff(tokens.starts)
+    return _tokens(tokens.ids[np.repeat(rows, lengths)], [lengths[rows]])
+
+
+def seconds_a_token(texts: pa.Array, tokenizer: Tokenizer) -> float:
+    """What one core needs for prompts one at a time, from the first few; 0 without prompts."""
+    sample = texts.slice(0, 32).to_pylist()
+    for text in sample[:4]:
+        tokenizer.encode(text)
+    started = time.perf_counter()
+    tokens = sum(len(tokenizer.encode(text).ids) for text in sample)
+    return (time.perf_counter() - started) / tokens if tokens else 0.0
+
+
 def _write(texts: pa.Array, tokenizer: Tokenizer, ids_file: Path, lengths_file: Path) -> None:
     """The lengths are written last: they say that the ids are whole."""
     ids_file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,11 +86,14 @@ def _write(texts: pa.Array, tokenizer: Tokenizer, ids_file: Path, lengths_file: 
 
 def _encode(texts: pa.Array, tokenizer: Tokenizer) -> Any:
     """Yields ids and lengths of one chunk after the other."""
-    with Progress("tokenising", len(texts)) as progress:
+    with ProgressBar("tokenising", len(texts)) as progress:
         for start in range(0, len(texts), CHUNK):
             chunk = texts.slice(start, CHUNK).to_pylist()
             encoded = [encoding.ids for encoding in tokenizer.encode_batch_fast(chunk)]
-            yield np.concatenate([np.asarray(ids, np.int32) for ids in encoded]), np.array([len(ids) for ids in encoded])
+            yield (
+                np.concatenate([np.asarray(ids, np.int32) for ids in encoded]),
+                np.array([len(ids) for ids in encoded]),
+            )
             progress.advance(len(chunk))
 
 

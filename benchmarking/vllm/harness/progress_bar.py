@@ -6,8 +6,8 @@ import time
 WIDTH = 30
 
 
-class Progress:
-    """`with Progress("tokenising", total) as progress: progress.advance(n)`; rates are in units a second."""
+class ProgressBar:
+    """`with ProgressBar("tokenising", total) as progress: progress.advance(n)`; rates are in units a second."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total, self.done = label, total, 0
@@ -15,7 +15,7 @@ class Progress:
         self._tenth = 0
         self._drawn_at = 0.0
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(self, *_: object) -> None:
