@@ -86,9 +86,9 @@ def _reasons(naive: Timed, best: Timed, possible: float) -> Iterable[str]:
     if possible < 0.01:
         yield f"The prompts share next to nothing: at most {possible:.1%} of their tokens can be found in a cache."
     elif found > 0.95 * possible:
-        yield f"Arrival order already finds {found:.1%} of the prompt tokens in the cache; {possible:.1%} is possible."
+        yield f"In arrival order {found:.1%} of the prompt tokens are found in the cache, of {possible:.1%} possible."
     else:
-        yield f"Arrival order finds {found:.1%} of the prompt tokens in the cache, {best.forecast.strategy} {better:.1%}."
+        yield f"In arrival order {found:.1%} of the prompt tokens are found, with {best.forecast.strategy} {better:.1%}."
         yield f"At most {possible:.1%} can be found."
     if best.forecast.mean_running > 1.2 * naive.forecast.mean_running:
         running = naive.forecast.mean_running, best.forecast.mean_running

@@ -66,7 +66,8 @@ def _result(state: State) -> Replayed:
     at = dict(zip(state.at.dtype.names, state.at[0].item(), strict=True))
     counted = [at[name] for name in ("queries", "hits", "preemptions", "steps", "scheduled_tokens", "peak_running")]
     mean_running = at["running_sum"] / at["steps"] if at["steps"] else 0.0
-    return Replayed(*counted, mean_running, at["compute_bound_s"], at["memory_bound_s"], state.requests["hits"])
+    seconds = [at[name] for name in ("compute_bound_s", "memory_bound_s")]
+    return Replayed(*counted, mean_running, *seconds, state.requests["hits"])
 
 
 def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:

@@ -83,7 +83,7 @@ def from_config(config: Mapping[str, Any]) -> ModelShape:
 def _bias_and_norm_parameters(
     config: Mapping[str, Any], layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int
 ) -> int:
-    """Two norms a layer and one at the end; Qwen3 norms queries and keys, Qwen2 adds biases to queries, keys, values."""
+    """Two norms a layer, one at the end. Qwen3 norms queries and keys; Qwen2 has biases for queries, keys, values."""
     kind = config.get("model_type")
     per_layer = 2 * hidden
     per_layer += 2 * head_dim if kind == "qwen3" else 0

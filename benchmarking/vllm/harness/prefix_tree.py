@@ -4,6 +4,7 @@ Full blocks of all prompts form a tree, in which a block's parent is the block b
 through has to be computed only once.
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +97,7 @@ def _shared_blocks_a_row(prompts: Prompts, shared: "np.ndarray[Any, np.dtype[np.
 def _sharing(counts: Int64s, size: int) -> list[dict[str, int]]:
     """Distinct tokens by how many rows share them."""
     edges = [*SHARING_STEPS, int(counts.max(initial=0)) + 1]
-    steps = zip(edges, edges[1:], strict=False)
+    steps = itertools.pairwise(edges)
     return [
         {"rows_from": low, "rows_to": high - 1, "tokens": int(((counts >= low) & (counts < high)).sum()) * size}
         for low, high in steps
