@@ -18,7 +18,7 @@ Differences that remain: two rows with equal prompts generate different tokens h
 all of a batch at once.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness import engine_state
 from harness.block_pool import NONE, Pool, clear, new_pool, release, store, take, touch
@@ -64,10 +64,9 @@ def replay(
 
 def _result(state: State) -> Replayed:
     at = dict(zip(state.at.dtype.names, state.at[0].item(), strict=True))
-    counted = [at[name] for name in ("queries", "hits", "preemptions", "steps", "scheduled_tokens", "peak_running")]
+    counted: dict[str, Any] = {name: at[name] for name in Replayed._fields if name in at}
     mean_running = at["running_sum"] / at["steps"] if at["steps"] else 0.0
-    seconds = [at[name] for name in ("compute_bound_s", "memory_bound_s")]
-    return Replayed(*counted, mean_running, *seconds, state.requests["hits"])
+    return Replayed(**counted, mean_running=mean_running, hit_tokens=state.requests["hits"])
 
 
 def _check_fit(prompts: Prompts, feed: Feed, limits: Limits) -> None:

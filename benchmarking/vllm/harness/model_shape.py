@@ -54,14 +54,15 @@ class ModelShape(NamedTuple):
 
 def from_config(config: Mapping[str, Any]) -> ModelShape:
     """The shape in a config.json. Raises ValueError for architectures whose sizes mean something else."""
-    unknown = [
-        key for key in ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank") if config.get(key)
-    ]
+    other_kinds = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+    unknown = [key for key in other_kinds if config.get(key)]
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        unknown.append("sliding_window")
     missing = [key for key in ("num_hidden_layers", "hidden_size", "intermediate_size") if key not in config]
-    if unknown or missing or config.get("quantization_config"):
+    if unknown or missing:
         raise ValueError(
-            f"model {config.get('model_type')!r}: expected the config.json of a dense decoder without quantisation, "
-            f"found {unknown or 'quantization_config' if not missing else 'no ' + ', '.join(missing)}"
+            f"model {config.get('model_type')!r}: expected the config.json of a dense decoder with full attention and "
+            f"without quantisation, found {', '.join(unknown) or 'no ' + ', '.join(missing)}"
         )
     layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads

@@ -1,7 +1,7 @@
 """Token ids of a dataset, on all cores, kept on disk for the next time.
 
-vLLM encodes a text prompt with special tokens, as here. The `tokenizers` library runs a batch on all cores. Only the ids
-of one chunk are Python objects at a time, so memory does not grow with the dataset.
+vLLM encodes a text prompt with special tokens, as here. The `tokenizers` library runs a batch on all cores. Only one
+chunk's ids are Python objects at a time, so memory does not grow with the dataset.
 """
 
 import hashlib
