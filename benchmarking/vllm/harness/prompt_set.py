@@ -11,12 +11,14 @@ from harness import block_ids, overrides, prompt_column, tokenizing
 from harness.feeding import Dataset
 from harness.prompt_column import PromptColumn
 from harness.text_order import TextOrder
+from harness.tokenizing import Tokens
 
 CACHE = overrides.SUITE_DIR.parents[1] / ".local" / "tokens"
 
 
 class PromptSet(NamedTuple):
     column: PromptColumn
+    tokens: Tokens
     data: Dataset
     too_long: int  # rows left out because prompt and output exceed MAX_MODEL_LEN
     read_s: float
@@ -54,7 +56,7 @@ def load(
     marks.append(time.perf_counter())
     read_s, tokenize_s, plan_s = np.diff(marks).tolist()
     one_by_one_s = tokenizing.seconds_a_token(texts, tokenizer)
-    return PromptSet(column, data, int((~fits).sum()), read_s, tokenize_s, plan_s, one_by_one_s)
+    return PromptSet(column, tokens, data, int((~fits).sum()), read_s, tokenize_s, plan_s, one_by_one_s)
 
 
 def _output_len(knobs: Mapping[str, Any]) -> int:
