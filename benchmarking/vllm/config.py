@@ -22,6 +22,13 @@ LOAD_FORMAT: str = "auto"
 INPUT_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
 # Where generate_data.ipynb writes its datasets: a local folder or an S3 prefix.
 DATASETS_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned"
+# Prompts a dataset; published: 200,000.
+DATASET_ROWS: int = 200_000
+# One seed gives the same files on every machine; published: 42.
+DATASET_SEED: int = 42
+# "words": exactly as many prompts, of exactly the length, as asked for. "published": vLLM's sampler, which drops the
+# remainder and misses some lengths, to make the published data again.
+DATASET_SAMPLER: str = "words"
 # Endpoint of an S3-compatible store; none means AWS. Credentials come from the environment, never from here.
 S3_ENDPOINT_URL: str | None = None
 

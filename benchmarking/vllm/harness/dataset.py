@@ -26,16 +26,18 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
     Raises StorageError if there is nothing to read, and ValueError if a column is missing.
     """
     fs, path = storage.filesystem(url)
+    where = str(url)
     try:
         for file in files(fs, path):
+            where = f"{url} (file {Path(file).name})"
             with fs.open_input_file(file) as source:
                 parquet = pq.ParquetFile(source, pre_buffer=True)
                 missing = sorted(set(columns) - set(parquet.schema_arrow.names))
                 if missing:
-                    raise ValueError(f"{file}: expected columns {columns}, found {parquet.schema_arrow.names}")
+                    raise ValueError(f"{where}: expected columns {columns}, found {parquet.schema_arrow.names}")
                 yield from parquet.iter_batches(rows, columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
-        raise storage.failure(url, error) from None
+        raise storage.failure(where, error) from None
 
 
 def files(fs: pafs.FileSystem, path: str) -> list[str]:
@@ -45,10 +47,10 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
     """
     if fs.get_file_info(path).type == pafs.FileType.File:
         return [path]
-    inside = fs.get_file_info(pafs.FileSelector(path, recursive=True))
+    inside = fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
     found = sorted(info.path for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._")
     if not found:
-        raise FileNotFoundError(f"expected Parquet files in {path}, found none")
+        raise FileNotFoundError("expected Parquet files, found none; make them with generate_data.ipynb")
     return found
 
 
@@ -81,8 +83,8 @@ def read_manifest(url: str | Path) -> Manifest | None:
             return None
         with fs.open_input_stream(manifest_path(path)) as stream:
             manifest: Manifest = json.loads(stream.read())
-    except OSError as error:
-        raise storage.failure(url, error) from None
+    except (OSError, ValueError) as error:
+        raise storage.failure(f"{url} (manifest)", error) from None
     return manifest
 
 

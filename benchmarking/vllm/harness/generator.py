@@ -1,10 +1,10 @@
 """Makes datasets: eight Parquet files in a folder, local or S3, and a manifest beside it.
 
-    python -m harness.generator --rows 200000 --prefixes 512
-    BENCH_PROFILE=local-cpu python -m harness.generator --rows 400 --prefixes 16
+    python -m harness.generator --prefixes 512
+    BENCH_PROFILE=local-cpu python -m harness.generator --prefixes 16 --rows 400
 
-writes `200k_0-5_512.parquet/` and `200k_0-5_512.manifest.json` under config.DATASETS_PATH, for the tokenizer of
-config.MODEL_NAME. The name gives rows, shared part of each prompt and number of prefixes; `200k_0` shares nothing.
+The first writes `200k_0-5_512.parquet/` and `200k_0-5_512.manifest.json` under config.DATASETS_PATH, for the tokenizer
+of config.MODEL_NAME. The name gives rows, shared part of each prompt and number of prefixes; `200k_0` shares nothing.
 A set that is there already, whole and with the same request, is left alone. Same seed, same pins, same bytes.
 """
 
@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 import config
-from harness import dataset, prompts, storage
+from harness import dataset, prompts, published, storage
 from harness.dataset import Manifest
 from harness.prompts import Shape
 
@@ -41,6 +41,8 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
     Raises ValueError if a prompt of sampler "words" misses its length, and StorageError if the place cannot be written
     or holds data without a manifest: only its owner may delete that.
     """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"sampler {sampler!r}: expected one of {SAMPLERS}")
     url = f"{folder}/{name(shape)}.parquet"
     head = {"name": name(shape), "request": request(shape, tokenizer, sampler)}
     found = dataset.read_manifest(url)
@@ -53,9 +55,10 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
             raise FileExistsError("expected an empty place, found data without a manifest; move or delete it first")
         # An unfinished set must not look finished, nor may it look like somebody else's.
         _write_manifest(fs, path, {**head, "complete": False})
-        for file in old_files:
+        summary = _write(fs, path, shape, tokenizer, sampler, check_all)
+        for file in sorted(set(old_files) - {_part(path, i) for i in range(summary["files"])}):
             fs.delete_file(file)
-        manifest = {**head, "complete": True, **_write(fs, path, shape, tokenizer, sampler, check_all)}
+        manifest = {**head, "complete": True, **summary}
         _write_manifest(fs, path, manifest)
     except OSError as error:
         raise storage.failure(url, error) from None
@@ -86,16 +89,7 @@ def _write(
     for part, batch in enumerate(_batches(shape, tokenizer, sampler)):
         if sampler == "words":
             checked += check_lengths(batch, tokenizer, len(batch) if check_all else CHECKED_PER_FILE)
-        with fs.open_output_stream(f"{path}/part-{part}.parquet") as file:
-            pq.write_table(
-                pa.Table.from_batches([batch]),
-                file,
-                row_group_size=ROW_GROUP_ROWS,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=False,
-                write_statistics=["id"],
-            )
+        _write_file(fs, _part(path, part), batch)
         digest += dataset.batch_digest(batch)
         prompt_bytes += pc.sum(pc.binary_length(batch.column("prompt"))).as_py()
         slim.append(batch.select(["prompt_len", "prefix_id"]))
@@ -108,10 +102,17 @@ def _write(
     }
 
 
+def _write_file(fs: pafs.FileSystem, path: str, batch: pa.RecordBatch) -> None:
+    # Prompts are all different: a dictionary or statistics of them would only cost.
+    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": False, "write_statistics": ["id"]}
+    with fs.open_output_stream(path) as file:
+        pq.write_table(pa.Table.from_batches([batch]), file, row_group_size=ROW_GROUP_ROWS, **options)
+
+
 def _batches(shape: Shape, tokenizer: Any, sampler: str) -> Iterator[pa.RecordBatch]:
     parts = min(FILES, shape.rows)
     if sampler == "published":
-        return prompts.sample_published(shape, tokenizer, parts)
+        return published.sample(shape, tokenizer, parts)
     return prompts.sample(shape, prompts.words(tokenizer), parts)
 
 
@@ -144,6 +145,10 @@ def _counts(rows: pa.Table, shape: Shape) -> dict[str, Any]:
     }
 
 
+def _part(path: str, index: int) -> str:
+    return f"{path}/part-{index}.parquet"
+
+
 def _data_files(fs: pafs.FileSystem, path: str) -> list[str]:
     try:
         return dataset.files(fs, path)
@@ -163,18 +168,19 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     parser = argparse.ArgumentParser(description="Make a dataset of prompts with shared prefixes.")
-    parser.add_argument("--rows", type=int, required=True)
     parser.add_argument("--prefixes", type=int, required=True, help="shared prefixes; 0 shares nothing")
-    parser.add_argument("--prompt-len", type=int, default=512, help="tokens a prompt (512)")
-    parser.add_argument("--shared", type=float, default=0.5, help="part of the prompt that is prefix (0.5)")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--sampler", choices=SAMPLERS, default="words", help="'published' is vLLM's own, slow")
-    parser.add_argument("--check-all", action="store_true", help="encode every prompt to check its length, slow")
+    parser.add_argument("--rows", type=int, default=config.DATASET_ROWS, help="prompts (%(default)s)")
+    parser.add_argument("--prompt-len", type=int, default=512, help="tokens a prompt (%(default)s)")
+    parser.add_argument("--shared", type=float, default=0.5, help="part of a prompt that is prefix (%(default)s)")
+    parser.add_argument("--seed", type=int, default=config.DATASET_SEED, help="(%(default)s)")
+    parser.add_argument("--sampler", choices=SAMPLERS, default=config.DATASET_SAMPLER, help="(%(default)s)")
+    parser.add_argument("--check-all", action="store_true", help="encode every prompt to check its length; slow")
     args = parser.parse_args()
     prefix_len = round(args.prompt_len * args.shared) if args.prefixes else 0
     shape = Shape(args.rows, args.prefixes, prefix_len, args.prompt_len - prefix_len, args.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
-    print(json.dumps(make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all), indent=2))
+    manifest = make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all)
+    print(json.dumps(manifest, indent=2))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m harness.local_model ../../.local/model
 
 The folder loads wherever `Qwen/Qwen3-8B` does (vLLM, Daft's provider, Ray Data): architecture Qwen3ForCausalLM, seeded
-random weights of about 3 MB, a byte-level BPE tokenizer with ChatML's special tokens and template. The text that it
-generates means nothing; the engine, its scheduler, its prefix cache and its counters are the real ones.
+random weights of about 3 MB, and the tokenizer of local_tokenizer.py. The text that it generates means nothing; the
+engine, its scheduler, its prefix cache and its counters are the real ones.
 
 Same bytes on every machine: weights come from a random bit stream that numpy keeps stable and are small whole numbers
 times a power of two, which bfloat16 holds without rounding.
@@ -13,35 +13,30 @@ times a power of two, which bfloat16 holds without rounding.
 import argparse
 import json
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import local_tokenizer
+
 SEED = 42
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 2, 128, 4, 2, 32, 384
 MAX_POSITIONS = 8192
-CONSONANTS, VOWELS = "bcdfghjklmnpqrstv", "aeiou"
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def make(folder: str | Path) -> Path:
     """Writes the model into `folder`; files that already hold the right bytes are left alone. Returns the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = tokenizer_json()
-    vocab_size = len(tokenizer["model"]["vocab"]) + len(SPECIAL_TOKENS)
+    tokenizer = local_tokenizer.tokenizer_json()
     ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    vocab_size = len(tokenizer["model"]["vocab"]) + len(ids)
     eos = [ids["<|im_end|>"], ids["<|endoftext|>"]]
     _write(folder / "config.json", _json(model_config(vocab_size, eos[0])))
     _write(folder / "generation_config.json", _json({"eos_token_id": eos, "pad_token_id": eos[1]}))
     _write(folder / "tokenizer.json", _json(tokenizer))
-    _write(folder / "tokenizer_config.json", _json(tokenizer_config()))
+    _write(folder / "tokenizer_config.json", _json(local_tokenizer.tokenizer_config(MAX_POSITIONS)))
     _write(folder / "model.safetensors", safetensors(vocab_size))
     return folder
 
@@ -67,65 +62,6 @@ def model_config(vocab_size: int, eos_token_id: int) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "eos_token_id": eos_token_id,
     }
-
-
-def tokenizer_json() -> dict[str, Any]:
-    """Byte-level BPE as `tokenizers` stores it: 256 bytes, then tokens of a space and a word of two syllables.
-
-    Merges: consonant + vowel, then space + syllable, then space + syllable + syllable. So every text encodes, and each
-    word with its space is exactly one token.
-    """
-    syllables = ["".join(pair) for pair in product(CONSONANTS, VOWELS)]
-    starts = ["Ġ" + syllable for syllable in syllables]
-    merges = [list(syllable) for syllable in syllables]
-    merges += [["Ġ", syllable] for syllable in syllables]
-    merges += [list(pair) for pair in product(starts, syllables)]
-    tokens = [*byte_alphabet(), *("".join(pair) for pair in merges)]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    # A word keeps the one space before it, as in Qwen's tokenizer.
-    pattern = {"Regex": r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"}
-    split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [_special(len(tokens) + i, text) for i, text in enumerate(SPECIAL_TOKENS)],
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "post_processor": byte_level,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": "",
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": merges,
-        },
-    }
-
-
-def tokenizer_config() -> dict[str, Any]:
-    """What transformers needs beside tokenizer.json; the generic class takes that file as it is."""
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": MAX_POSITIONS,
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
-    }
-
-
-def byte_alphabet() -> list[str]:
-    """The 256 characters that stand for bytes in byte-level BPE: printable ones as they are, the rest from U+0100."""
-    spare = map(chr, range(0x100, 0x200))
-    return [chr(byte) if _printable(byte) else next(spare) for byte in range(256)]
 
 
 def safetensors(vocab_size: int) -> bytes:
@@ -169,15 +105,6 @@ def shapes(vocab_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _draw(bits: np.random.PCG64, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
     whole = (bits.random_raw(int(np.prod(shape))) >> np.uint64(56)).astype(np.int64) - 128
     return (whole.astype(np.float32) * np.float32(2.0**-12)).reshape(shape)
-
-
-def _special(token_id: int, text: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": text, **flags, "special": True}
-
-
-def _printable(byte: int) -> bool:
-    return 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or 0xAE <= byte <= 0xFF
 
 
 def _json(value: dict[str, Any]) -> bytes:

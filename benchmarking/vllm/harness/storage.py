@@ -13,9 +13,9 @@ import pyarrow.fs as pafs
 
 import config
 
-# Seconds until an endpoint that does not answer counts as unreachable, and until one request does.
+# Seconds until an endpoint that cannot be connected to, or sends nothing, fails a try; so a wrong one fails in seconds.
 CONNECT_TIMEOUT_S = 3.0
-REQUEST_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 5.0
 TRIES = 3
 
 
@@ -24,9 +24,9 @@ class StorageError(Exception):
 
 
 def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow filesystem of a local path or s3:// URL, and the path within it. Nothing is contacted yet.
+    """The pyarrow filesystem of a local path or s3:// URL, and the path within it.
 
-    Raises StorageError for another scheme.
+    Raises StorageError for another scheme, or when AWS has to be asked for the bucket's region and does not answer.
     """
     scheme, separator, rest = str(url).partition("://")
     if not separator:
@@ -34,28 +34,27 @@ def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
     if scheme != "s3":
         raise StorageError(f"{url}: expected a local path or s3://bucket/path")
     retries = pafs.AwsStandardS3RetryStrategy(max_attempts=TRIES)
-    limits = {"connect_timeout": CONNECT_TIMEOUT_S, "request_timeout": REQUEST_TIMEOUT_S}
-    return pafs.S3FileSystem(
-        endpoint_override=config.S3_ENDPOINT_URL, region=_region(), retry_strategy=retries, **limits
-    ), rest.rstrip("/")
+    store = pafs.S3FileSystem(
+        endpoint_override=config.S3_ENDPOINT_URL,
+        region=_region() or _bucket_region(str(url)),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        request_timeout=REQUEST_TIMEOUT_S,
+        retry_strategy=retries,
+    )
+    return store, rest.rstrip("/")
 
 
 def daft_io_config() -> Any:
-    """Daft's IOConfig with the same endpoint, region and limits."""
+    """Daft's IOConfig with the same endpoint and region.
+
+    Daft keeps its own patience with a busy store; that the dataset can be read is known before Daft starts.
+    """
     from daft.io import IOConfig, S3Config
 
-    return IOConfig(
-        s3=S3Config(
-            endpoint_url=config.S3_ENDPOINT_URL,
-            region_name=_region(),
-            num_tries=TRIES,
-            connect_timeout_ms=int(CONNECT_TIMEOUT_S * 1000),
-            read_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
-        )
-    )
+    return IOConfig(s3=S3Config(endpoint_url=config.S3_ENDPOINT_URL, region_name=_region()))
 
 
-def failure(url: str | Path, error: OSError) -> StorageError:
+def failure(url: str | Path, error: Exception) -> StorageError:
     """What to raise (`from None`) when reading or writing `url` fails: no credential survives in it."""
     reason = str(error)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
@@ -71,3 +70,12 @@ def failure(url: str | Path, error: OSError) -> StorageError:
 
 def _region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def _bucket_region(url: str) -> str | None:
+    if config.S3_ENDPOINT_URL:
+        return None
+    try:
+        return str(pafs.resolve_s3_region(url.removeprefix("s3://").split("/")[0]))
+    except OSError as error:
+        raise failure(url, error) from None
