@@ -1,0 +1,133 @@
+"""What a dataset has to gain from sorting, bucketing or routing, before a GPU is rented.
+
+    python benchmarking/vllm/advise.py my.parquet --column prompt --model Qwen/Qwen3-8B --gpu H200 --engines 8
+    python benchmarking/vllm/advise.py my.parquet --json > advice.json
+    python benchmarking/vllm/advise.py s3://bucket/prompts --column text --no-id --plot hit-rates.svg
+
+Runs on a laptop, without vLLM, Ray, Daft or a GPU: numpy, numba, pyarrow and tokenizers are enough. Hit rates come from
+an exact replay of vLLM's scheduler and block cache. Times are the least that the GPU's rates allow; real ones are
+longer, by much the same factor in all strategies. Engine limits and the strategies' settings are those of config.py.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import config
+from harness import (
+    advice,
+    advice_text,
+    forecast_chart,
+    gpus,
+    model_shape,
+    overrides,
+    prefix_tree,
+    prompt_set,
+    roofline,
+    study,
+)
+from harness.prefix_tree import Profile
+from harness.prompt_set import PromptSet
+from harness.storage import StorageError
+
+
+def main() -> None:
+    args = _arguments()
+    try:
+        report = advise(args)
+    except (ValueError, StorageError) as error:
+        sys.exit(f"advise.py: {error}")
+    print(json.dumps(report, indent=2) if args.json else "\n".join(report["text"]))
+
+
+def advise(args: argparse.Namespace) -> dict[str, Any]:
+    """All figures, and under `text` the lines for people; writes the plot if one is asked for."""
+    knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines, "OUTPUT_LEN": args.output_len}
+    model, gpu = model_shape.read(args.model), gpus.find(args.gpu)
+    prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column)
+    profile = prefix_tree.profile(prompts.data)
+    lines = list(advice_text.data_lines(args.data, prompts, profile, model))
+    report = {"dataset": _dataset(args.data, prompts, profile)}
+    if not profile.rows:
+        return report | {"text": [*lines, "Nothing to forecast: no prompt is left."]}
+    kv_tokens = args.kv_tokens or roofline.kv_tokens(model, gpu, config.GPU_MEMORY_UTILIZATION, config.GPUS_PER_ENGINE)
+    done = study.run(prompts, knobs, model, gpu, kv_tokens)
+    gpu_count = args.engines * max(config.GPUS_PER_ENGINE, 1)
+    possible = profile.possible_hit_rate
+    found = advice.advise(done.results, possible, profile.rows, gpu_count, args.start_s, prompts.plan_s)
+    lines += [
+        advice_text.machine_line(gpu, args.engines, gpu_count, kv_tokens, profile),
+        "",
+        *advice_text.table_lines(done.results, possible, done.floor.wall_s),
+        "",
+        *advice_text.advice_lines(found, args.price, args.start_s),
+        *advice_text.change_lines(done.changes),
+    ]
+    if args.plot:
+        args.plot.write_text(forecast_chart.draw(done.curves, kv_tokens, profile.working_set_tokens, possible))
+    return report | {"gpu": gpu._asdict(), "engines": args.engines, **_figures(done, found), "text": lines}
+
+
+def _dataset(source: str, prompts: PromptSet, profile: Profile) -> dict[str, Any]:
+    left_out = {
+        name: getattr(prompts.column, name) for name in ("null_prompts", "blank_prompts", "empty_files", "files")
+    }
+    return {
+        "source": source,
+        "fingerprint": prompts.column.fingerprint,
+        **left_out,
+        "too_long": prompts.too_long,
+        **profile._asdict(),
+        "possible_hit_rate": profile.possible_hit_rate,
+        "seconds": {"read": prompts.read_s, "tokenize": prompts.tokenize_s, "plan": prompts.plan_s},
+    }
+
+
+def _figures(done: study.Study, found: advice.Advice) -> dict[str, Any]:
+    strategies = [
+        {**result.forecast._asdict(), "hit_rate": result.forecast.hit_rate, **result._asdict(), "forecast": None}
+        for result in done.results
+    ]
+    best = {**found._asdict(), "best": found.best.forecast.strategy, "speedup": found.best.speedup}
+    floor = {**done.floor._asdict(), "wall_s": done.floor.wall_s}
+    return {
+        "kv_tokens": done.kv_tokens,
+        "strategies": [{key: value for key, value in row.items() if key != "forecast"} for row in strategies],
+        "curves": done.curves,
+        "floor": floor,
+        "advice": best,
+        "changes": done.changes,
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What a dataset has to gain, before a GPU is rented.")
+    parser.add_argument("data", help="a Parquet file or a folder of them, local or s3://")
+    parser.add_argument("--column", default="prompt", help="the column of prompts (default: prompt)")
+    parser.add_argument("--id-column", default="id", help="the column of ids (default: id)")
+    parser.add_argument("--no-id", dest="id_column", action="store_const", const=None, help="there is no such column")
+    parser.add_argument("--model", default=config.MODEL_NAME, help="hub id or local folder (default: config.py's)")
+    parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpus.GPUS)} (default: H200)")
+    parser.add_argument("--engines", type=_positive, default=config.CONCURRENCY, help="copies of the model")
+    parser.add_argument("--output-len", type=_positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
+    parser.add_argument("--kv-tokens", type=_positive, help="KV cache of an engine, if vLLM's log told you")
+    parser.add_argument("--price", type=float, help="of one GPU for an hour, in any currency")
+    parser.add_argument(
+        "--start-s", type=float, default=40.0, help="start of an engine, in seconds (default: 40, H200)"
+    )
+    parser.add_argument("--plot", type=Path, help="write hit rates against KV capacity to this SVG file")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, found {text}")
+    return value
+
+
+if __name__ == "__main__":
+    main()
