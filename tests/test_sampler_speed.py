@@ -4,9 +4,8 @@ import json
 import runpy
 from pathlib import Path
 
-import pytest
-
 import config
+import pytest
 
 SCRIPT = Path(__file__).parents[1] / "benchmarking/vllm/sampler-speed.py"
 

@@ -29,6 +29,7 @@ def ray_data() -> pa.Table:
         concurrency=(config.CONCURRENCY, config.CONCURRENCY),
         batch_size=config.RAY_BATCH_SIZE,
         max_concurrent_batches=config.RAY_MAX_CONCURRENT_BATCHES,
+        max_tasks_in_flight_per_actor=config.RAY_MAX_CONCURRENT_BATCHES,
         chat_template_stage=False,
         log_engine_metrics=False,
         placement_group_config={"bundle_per_worker": {"CPU": 1, "GPU": min(config.GPUS_PER_ENGINE, 1)}},

@@ -7,7 +7,6 @@ and hashes become consecutive numbers. Two different prefixes share a hash with 
 
 import numpy as np
 import numpy.typing as npt
-
 from harness.compiled import Int32s, Int64s, compiled
 from harness.engine_state import Prompts
 

@@ -10,7 +10,6 @@ merge them); the oldest is the one found.
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness.compiled import Int32s, Int64s, Records, compiled
 
 NONE = -1

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness.compiled import Int32s, Int64s
 from harness.text_order import TextOrder
 

@@ -6,10 +6,9 @@ Unlike the replay, requests reach the engine one after the other while it runs, 
 import itertools
 from typing import Any, NamedTuple
 
+from harness.engine_state import Feed
 from vllm import LLM, SamplingParams, TokensPrompt
 from vllm.sampling_params import RequestOutputKind
-
-from harness.engine_state import Feed
 
 COUNTERS = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions", "vllm:generation_tokens")
 

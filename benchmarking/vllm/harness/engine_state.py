@@ -6,7 +6,6 @@ A row is the index of a prompt in the dataset, a request its index in the engine
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness.block_pool import Pool
 from harness.compiled import Int32s, Int64s, Records
 

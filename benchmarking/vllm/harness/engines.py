@@ -7,6 +7,8 @@ from typing import Any
 
 import config
 
+FORCED_LENGTH = "harness.output_length:ForcedLength"
+
 
 def engine_args() -> dict[str, Any]:
     """vLLM engine arguments without the model's name, for LLM, Daft's provider and Ray Data alike."""
@@ -31,5 +33,5 @@ def engine_args() -> dict[str, Any]:
 def logits_processors() -> list[str]:
     """Processors by import path; the one that varies output lengths joins when lengths vary."""
     named = [name.strip() for name in (config.LOGITS_PROCESSORS or "").split(",") if name.strip()]
-    varying = config.OUTPUT_LEN_DISTRIBUTION != "fixed"
-    return [*named, *(["harness.output_length:ForcedLength"] if varying else [])]
+    varying = [FORCED_LENGTH] if config.OUTPUT_LEN_DISTRIBUTION != "fixed" and FORCED_LENGTH not in named else []
+    return [*named, *varying]

@@ -109,6 +109,8 @@ def _warnings(engine: dict[str, Any]) -> list[str]:
     name, latest = engine["engine"], engine["latest"]
     limit = (engine.get("settings") or {}).get("max_num_seqs")
     found = []
+    if not latest.get("generation_tokens"):
+        return [f"engine {name} generated nothing: it was not ready in time, or no work was sent to it"]
     if limit and latest.get("max_running", 0) < limit:
         found.append(f"engine {name} never filled: at most {latest.get('max_running')} of max_num_seqs {limit} running")
     if "after" in engine and (preempted := _since(engine, False)["preemptions"]):

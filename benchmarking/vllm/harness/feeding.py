@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness import daft_routing
 from harness.compiled import Int32s, Int64s, compiled
 from harness.daft_routing import Submission

@@ -7,17 +7,16 @@ import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import config
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import vllm
-from transformers import AutoTokenizer
-
-import config
 from harness import engine_feed, feeding, forecast, model_shape, overrides, prompt_set, prompts
 from harness.engine_feed import Counted
 from harness.forecast import Forecast
 from harness.prompts import Shape
+from transformers import AutoTokenizer
 
 TOLERANCE = 0.02  # of the hit rate: two percentage points
 MAX_MODEL_LEN = 512

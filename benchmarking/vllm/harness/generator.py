@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import config
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-
-import config
 from harness import dataset, prompts, published, storage
 from harness.dataset import Manifest
 from harness.prompts import Shape

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from harness import local_tokenizer
 
 SEED = 42

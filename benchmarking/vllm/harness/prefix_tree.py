@@ -8,7 +8,6 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness.compiled import Int64s
 from harness.engine_state import Prompts
 from harness.feeding import Dataset

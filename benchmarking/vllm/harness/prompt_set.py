@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from harness import block_ids, overrides, prompt_column, tokenizing
 from harness.feeding import Dataset
 from harness.prompt_column import PromptColumn

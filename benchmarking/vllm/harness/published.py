@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
 from harness import prompts
 from harness.prompts import Shape
 

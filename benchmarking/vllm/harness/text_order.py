@@ -9,7 +9,6 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from harness.compiled import Int32s, Int64s, compiled
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
-
 from harness.compiled import Int32s, Int64s
 from harness.progress_bar import ProgressBar
+from tokenizers import Tokenizer
 
 CHUNK = 1024  # prompts a batch
 
