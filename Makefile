@@ -13,7 +13,7 @@ DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
 LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test lint clean
+.PHONY: help setup bench report test lint chromium clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,15 +21,21 @@ help:  ## this list
 setup: $(VENV)/installed $(MODEL) $(DATASET)  ## .venv with the pinned packages, the local model, its dataset
 
 bench: setup  ## all strategies, one after another, on this machine; one table
-	cd $(SUITE) && $(LOCALLY) $(BIN)/python bench.py
+	$(LOCALLY) $(BIN)/python $(SUITE)/compare.py --trials 1 --twin none --new
 
-test: setup $(VENV)/installed-dev lint  ## lint, types, then every test
-	cd $(CURDIR) && $(LOCALLY) $(BIN)/python -m pytest
+report: setup  ## the committed records as a page: benchmarking/vllm/results/report.html
+	$(BIN)/python $(SUITE)/compare.py --report
+
+test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
+	$(LOCALLY) $(BIN)/python -m pytest
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+chromium:
+	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
 
 clean:  ## removes what the other targets made
 	rm -rf $(VENV) $(LOCAL)
