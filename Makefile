@@ -27,7 +27,7 @@ report: setup  ## the committed records as a page: benchmarking/vllm/results/rep
 	$(BIN)/python $(SUITE)/compare.py --report
 
 test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
-	$(LOCALLY) $(BIN)/python -m pytest
+	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

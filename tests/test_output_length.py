@@ -13,7 +13,7 @@ import config
 import numpy as np
 import pyarrow as pa
 import pytest
-from harness import local_model
+from harness import local_model, local_tokenizer
 from harness.checks import check
 from harness.target_length import longest_output, target_length
 
@@ -108,7 +108,7 @@ def sampling(**changes: Any) -> Any:
 def words(count: int, seed: int) -> str:
     """A text of exactly `count` tokens of the local model."""
     rng = random.Random(seed)
-    syllables = [a + b for a in local_model.CONSONANTS for b in local_model.VOWELS]
+    syllables = [a + b for a in local_tokenizer.CONSONANTS for b in local_tokenizer.VOWELS]
     return "".join(f" {rng.choice(syllables)}{rng.choice(syllables)}" for _ in range(count))
 
 

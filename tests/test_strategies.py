@@ -8,6 +8,7 @@ import difflib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-SUITE = Path(__file__).resolve().parents[1] / "benchmarking" / "vllm"
+ROOT = Path(__file__).resolve().parents[1]
+SUITE = ROOT / "benchmarking" / "vllm"
 STRATEGIES = (
     "naive-batch",
     "naive-batch-sorted",
@@ -31,21 +33,26 @@ STRATEGIES = (
 ROWS, BLOCK, BLOCKS, OUTPUT_LEN = 96, 16, 4, 8
 PROMPT_LEN = BLOCKS * BLOCK + 1
 
-Run = tuple[int, dict[str, Any], pa.Table | None]
+Run = tuple[dict[str, Any], pa.Table]
 
 
-def start_script(script: str, folder: Path, **knobs: Any) -> "subprocess.Popen[str]":
-    """Starts a strategy's script as a user does, with the local profile and `knobs` on top."""
-    environment = {
+def environment(folder: Path, **knobs: Any) -> dict[str, str]:
+    """A user's environment with the local profile, and `knobs` on top."""
+    return {
         **os.environ,
-        "RAY_ADDRESS": "local",
         "PYTHONPATH": str(Path(__file__).parent),
         "BENCH_PROFILE": "local-cpu",
         "BENCH_RESULTS_PATH": str(folder / "results"),
         **{f"BENCH_{name}": str(value) for name, value in knobs.items()},
     }
+
+
+def start_script(script: str, folder: Path, **knobs: Any) -> "subprocess.Popen[str]":
+    """Starts a strategy's script as a user does."""
     command = [sys.executable, str(SUITE / f"{script}.py")]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, Any], str]:
@@ -78,30 +85,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path, half_hit: Path, model_folder: Path) -> dict[str, Run]:
-    """Every strategy's (exit code, record, answers), run once."""
-    return {strategy: one_run(strategy, folder, half_hit, model_folder) for strategy in STRATEGIES}
-
-
-def one_run(strategy: str, folder: Path, dataset: Path, model: Path) -> Run:
-    answers = folder / f"{strategy}.parquet"
-    code, record, errors = run_script(
-        strategy,
-        folder,
-        MODEL_NAME=model,
-        INPUT_PATH=dataset,
-        OUTPUT_PATH=answers,
-        OUTPUT_LEN=OUTPUT_LEN,
-        LOGITS_PROCESSORS="echo:Echo",
+def bench(folder: Path, half_hit: Path, model_folder: Path) -> "subprocess.CompletedProcess[str]":
+    """`make bench`, with the dataset and model of these tests."""
+    knobs = {
+        "MODEL_NAME": model_folder,
+        "INPUT_PATH": half_hit,
+        "OUTPUT_PATH": folder / "answers",
+        "OUTPUT_LEN": OUTPUT_LEN,
+        "LOGITS_PROCESSORS": "echo:Echo",
+    }
+    return subprocess.run(
+        ["make", "bench"], cwd=ROOT, env=environment(folder, **knobs), capture_output=True, text=True, timeout=900
     )
-    assert code == 0, f"{strategy}: {record['error']}\n{errors[-3000:]}"
-    return code, record, pq.read_table(answers)
+
+
+@pytest.fixture(scope="module")
+def runs(bench: "subprocess.CompletedProcess[str]", folder: Path) -> dict[str, Run]:
+    """Every strategy's (record, answers), from its log and its output file."""
+    assert bench.returncode == 0, bench.stdout[-3000:] + bench.stderr[-3000:]
+    records = [json.loads(line) for line in (folder / "results" / "records.jsonl").read_text().splitlines()]
+    answers = {record["run_id"]: folder / "answers" / f"{record['run_id']}.parquet" for record in records}
+    return {record["strategy"]: (record, pq.read_table(answers[record["run_id"]])) for record in records}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_answers_every_row_once_with_the_tokens_asked_for(strategy: str, runs: dict[str, Run]) -> None:
-    code, record, _ = runs[strategy]
-    assert (code, record["status"], record["error"]) == (0, "ok", None)
+    record = runs[strategy][0]
+    assert (record["status"], record["error"]) == ("ok", None)
     wrong = {kind: record["rows"][kind] for kind in ("missing", "doubled", "unknown", "null", "short", "long")}
     assert wrong == dict.fromkeys(wrong, 0)
     assert record["rows"]["in"] == record["rows"]["out"] == ROWS
@@ -114,22 +124,21 @@ def test_a_rows_answer_belongs_to_its_prompt(
 ) -> None:
     asked = pq.read_table(half_hit)
     prompts = dict(zip(asked["id"].to_pylist(), asked["prompt"].to_pylist(), strict=True))
-    answers = runs[strategy][2]
-    assert answers is not None
+    answers = runs[strategy][1]
     for row, answer in zip(answers["id"].to_pylist(), answers["output"].to_pylist(), strict=True):
         assert answer == tokenizer.decode([tokenizer.encode(prompts[row])[-1]] * OUTPUT_LEN)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_recorded_hit_rate_is_the_one_the_dataset_was_built_for(strategy: str, runs: dict[str, Run]) -> None:
-    counters = runs[strategy][1]["counters"]
+    counters = runs[strategy][0]["counters"]
     assert counters["prefix_cache_queries"] == ROWS * PROMPT_LEN
     assert counters["prefix_cache_hits"] == ROWS // 2 * BLOCKS * BLOCK
     assert counters["prefix_cache_hits"] / counters["prefix_cache_queries"] == pytest.approx(0.5, abs=1 / PROMPT_LEN)
 
 
 def test_the_engines_limits_are_equal_in_every_strategy_as_read_back(runs: dict[str, Run]) -> None:
-    settings = [engine["settings"] for _, record, _ in runs.values() for engine in record["engines"]]
+    settings = [engine["settings"] for record, _ in runs.values() for engine in record["engines"]]
     assert all(setting == settings[0] for setting in settings)
     assert (settings[0]["max_num_seqs"], settings[0]["max_num_batched_tokens"]) == (64, 2048)
     assert (settings[0]["block_size"], settings[0]["prefix_caching"]) == (BLOCK, True)
@@ -139,7 +148,7 @@ def test_the_engines_limits_are_equal_in_every_strategy_as_read_back(runs: dict[
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_start_up_is_a_phase_of_its_own_and_paid_once_an_engine(strategy: str, runs: dict[str, Run]) -> None:
-    record = runs[strategy][1]
+    record = runs[strategy][0]
     assert len(record["engines"]) == record["config"]["CONCURRENCY"]
     assert record["phases_s"]["engine_start"] > 1
     assert record["phase_tokens"]["engine_start"] < 0.1 * ROWS * OUTPUT_LEN
@@ -148,7 +157,7 @@ def test_start_up_is_a_phase_of_its_own_and_paid_once_an_engine(strategy: str, r
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_waterfall_adds_up_to_the_wall_time_within_2_percent(strategy: str, runs: dict[str, Run]) -> None:
-    record = runs[strategy][1]
+    record = runs[strategy][0]
     parts = {part: seconds for part, seconds in record["waterfall_s"].items() if part != "unattributed"}
     assert sum(parts.values()) == pytest.approx(record["wall_s"], rel=0.02)
     assert min(parts.values()) >= 0
@@ -158,26 +167,38 @@ def test_the_waterfall_adds_up_to_the_wall_time_within_2_percent(strategy: str, 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_cache_is_proved_cold_before_the_first_request(strategy: str, runs: dict[str, Run]) -> None:
-    record = runs[strategy][1]
+    record = runs[strategy][0]
     assert record["cache_state"] == "cold"
     assert [engine["before"]["prefix_cache_queries"] for engine in record["engines"]] == [0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_record_says_how_full_its_engine_was(strategy: str, runs: dict[str, Run]) -> None:
-    record = runs[strategy][1]
+    record = runs[strategy][0]
     most = record["engines"][0]["max_running"]
     assert 0 < most <= 64
     assert any("never filled" in warning for warning in record["warnings"]) == (most < 64)
 
 
-def test_the_record_on_stdout_is_the_one_that_was_appended(runs: dict[str, Run], folder: Path) -> None:
-    appended = [json.loads(line) for line in (folder / "results" / "records.jsonl").read_text().splitlines()]
-    assert appended == [record for _, record, _ in runs.values()]
+def test_make_bench_runs_each_strategy_once_and_ends_in_a_table_and_the_reports_path(
+    bench: "subprocess.CompletedProcess[str]", runs: dict[str, Run], folder: Path
+) -> None:
+    assert set(runs) == set(STRATEGIES)
+    for strategy in STRATEGIES:
+        assert re.search(rf"^{strategy} +1 of 1 ", bench.stdout, re.MULTILINE), bench.stdout
+    assert bench.stdout.rstrip().endswith(f"report: {folder / 'results' / 'report.html'}")
+
+
+def test_a_scripts_last_line_is_the_record_that_was_appended(runs: dict[str, Run], folder: Path) -> None:
+    logs = list((folder / "results" / "logs").rglob("*.log"))
+    printed = [json.loads(log.read_text().strip().splitlines()[-1]) for log in logs]
+    assert sorted(printed, key=lambda record: record["run_id"]) == sorted(
+        (record for record, _ in runs.values()), key=lambda record: record["run_id"]
+    )
 
 
 def test_each_run_leaves_its_engines_time_series_beside_its_record(runs: dict[str, Run], folder: Path) -> None:
-    for _, record, _ in runs.values():
+    for record, _ in runs.values():
         series = pq.read_table(folder / "results" / "timeseries" / f"{record['run_id']}.parquet")
         assert series["generation_tokens"].to_pylist()[-1] == ROWS * OUTPUT_LEN
         assert series["t_s"].to_pylist() == sorted(series["t_s"].to_pylist())

@@ -102,7 +102,8 @@ ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 RAY_NUM_CPUS: int | None = None
 # Records are appended here; a relative folder is looked up from this file.
 RESULTS_PATH: str = "results"
-# One Parquet file for the answers (`id`, `output`), local or S3; none discards them once they are checked.
+# Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local or S3. None discards them
+# once they are checked.
 OUTPUT_PATH: str | None = None
 # The suite's commit, for records of a copy that has no git repository; none asks git.
 COMMIT: str | None = None

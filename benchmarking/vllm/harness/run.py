@@ -84,13 +84,19 @@ class Run:
         try:
             table = self._strategy()
             returned_at = time.time()
-            _write(table)
+            self._write(table)
             ended_at = time.time()
         finally:
             watchdog.stop()
         self._write_s = ended_at - returned_at
         self._settle(watchdog)
         return table, ended_at
+
+    def _write(self, table: pa.Table) -> None:
+        if config.OUTPUT_PATH is not None:
+            files, folder = storage.filesystem(config.OUTPUT_PATH)
+            files.create_dir(folder)
+            pq.write_table(table, f"{folder}/{self._record['run_id']}.parquet", filesystem=files)
 
     def _settle(self, watchdog: Watchdog) -> None:
         watchdog.drain()
@@ -122,12 +128,6 @@ class Run:
         config.print_benchmark_results(self._record)
         sys.stdout.flush()
         return status
-
-
-def _write(table: pa.Table) -> None:
-    if config.OUTPUT_PATH is not None:
-        files, path = storage.filesystem(config.OUTPUT_PATH)
-        pq.write_table(table, path, filesystem=files)
 
 
 def _pids(log: engine_log.EngineLog) -> list[int]:
