@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import os
 import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from harness.prompts import Shape
 from harness.storage import StorageError
 from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
 
+SUITE = Path(__file__).parents[1] / "benchmarking/vllm"
 SHAPE = Shape(rows=100, prefixes=3, prefix_len=32, suffix_len=32)
 
 
@@ -38,6 +43,21 @@ def table_of(path: Path) -> pa.Table:
 
 def fingerprint_of(path: Path) -> str:
     return dataset.fingerprint(dataset.read_batches(path, ["id", "prompt"]))
+
+
+def generate(folder: Path, model_folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command as on another machine; its last line on stderr is the memory that it took at most, in KB."""
+    other = {"PYTHONHASHSEED": "1", "LC_ALL": "C", "ARROW_USER_SIMD_LEVEL": "NONE", "OMP_NUM_THREADS": "1"}
+    knobs = {"BENCH_MODEL_NAME": str(model_folder), "BENCH_DATASETS_PATH": str(folder)}
+    code = (
+        "import atexit, resource, runpy, sys\n"
+        "atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr))\n"
+        "runpy.run_module('harness.generator', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", code, *options]
+    return subprocess.run(
+        command, cwd=SUITE, env=os.environ | other | knobs, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,8 +103,8 @@ def test_the_manifest_says_what_the_files_hold(made: Path) -> None:
     }
 
 
-def test_the_same_request_gives_the_same_bytes(made: Path, tokenizer: Any, tmp_path: Path) -> None:
-    generator.make(SHAPE, tokenizer, str(tmp_path), check_all=True)
+def test_another_process_writes_the_same_bytes(made: Path, model_folder: Path, tmp_path: Path) -> None:
+    generate(tmp_path, model_folder, "--rows", "100", "--prefixes", "3", "--prompt-len", "64", "--check-all")
     assert bytes_below(tmp_path) == bytes_below(made.parent)
 
 
@@ -185,6 +205,22 @@ def test_the_published_sampler_makes_prompts_without_prefixes_too(tokenizer: Any
     rows = table_of(tmp_path / "20_0.parquet").to_pylist()
     assert (manifest["rows"], manifest["rows_per_prefix"]) == (20, None)
     assert len({row["prompt"][:20] for row in rows}) == 20
+
+
+def test_the_command_makes_200_000_prompts_in_less_than_4_gb(model_folder: Path, tmp_path: Path) -> None:
+    done = generate(tmp_path, model_folder, "--prefixes", "0")
+    manifest = json.loads(done.stdout)
+    assert (manifest["name"], manifest["rows"], manifest["prompt_len_min"]) == ("200k_0", 200_000, 512)
+    assert int(done.stderr.split()[-1]) * 1024 < 4e9
+    assert fingerprint_of(tmp_path / "200k_0.parquet") == manifest["fingerprint"]
+    shutil.rmtree(tmp_path)
+
+
+def test_the_command_says_in_one_line_what_it_cannot_make(model_folder: Path, tmp_path: Path) -> None:
+    done = generate(tmp_path, model_folder, "--rows", "10", "--prefixes", "16")
+    assert done.returncode != 0
+    assert "generator: 10 rows over 16 prefixes: expected at least one row a prefix" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_sampler_is_refused(tokenizer: Any, tmp_path: Path) -> None:

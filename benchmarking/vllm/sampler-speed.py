@@ -30,10 +30,11 @@ from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
 
 def words(shape: Shape, tokenizer: Any) -> int:
     """Prompts of the suite's sampler as strings in memory; returns their number."""
-    batches = list(prompts.sample(shape, prompts.words(tokenizer), generator.FILES))
-    for batch in batches:
+    texts: list[str] = []
+    for batch in prompts.sample(shape, prompts.words(tokenizer), generator.FILES):
         generator.check_lengths(batch, tokenizer, generator.CHECKED_PER_FILE)
-    return len([text for batch in batches for text in batch.column("prompt").to_pylist()])
+        texts += batch.column("prompt").to_pylist()
+    return len(texts)
 
 
 def words_written(shape: Shape, tokenizer: Any) -> int:

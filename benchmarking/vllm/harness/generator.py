@@ -11,6 +11,7 @@ A set that is there already, whole and with the same request, is left alone. Sam
 import argparse
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ def name(shape: Shape) -> str:
 
 def request(shape: Shape, tokenizer: Any, sampler: str) -> dict[str, Any]:
     """All that decides the prompts: equal requests give equal prompts."""
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])).encode()
+    token_ids = tokenizer.get_vocab()
+    vocabulary = "\0".join(sorted(token_ids, key=token_ids.__getitem__)).encode()
     identity = {"name": Path(tokenizer.name_or_path).name, "vocab_sha256": hashlib.sha256(vocabulary).hexdigest()}
     return {"sampler": sampler, "sampler_version": SAMPLER_VERSION, **vars(shape), "tokenizer": identity}
 
@@ -86,7 +88,9 @@ def _write(
     if isinstance(fs, pafs.LocalFileSystem):  # S3 has no folders; a marker for one would be taken for data
         fs.create_dir(path)
     for part, batch in enumerate(_batches(shape, tokenizer, sampler)):
-        if sampler == "words":
+        if sampler == "published":
+            checked += len(batch)  # its lengths come from encoding each prompt
+        else:
             checked += check_lengths(batch, tokenizer, len(batch) if check_all else CHECKED_PER_FILE)
         _write_file(fs, _part(path, part), batch)
         digest += dataset.batch_digest(batch)
@@ -176,9 +180,12 @@ def main() -> None:
     parser.add_argument("--check-all", action="store_true", help="encode every prompt to check its length; slow")
     args = parser.parse_args()
     prefix_len = round(args.prompt_len * args.shared) if args.prefixes else 0
-    shape = Shape(args.rows, args.prefixes, prefix_len, args.prompt_len - prefix_len, args.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
-    manifest = make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all)
+    try:
+        shape = Shape(args.rows, args.prefixes, prefix_len, args.prompt_len - prefix_len, args.seed)
+        manifest = make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all)
+    except (ValueError, storage.StorageError) as error:
+        sys.exit(f"generator: {error}")
     print(json.dumps(manifest, indent=2))
 
 

@@ -55,20 +55,19 @@ def words(tokenizer: Any) -> pa.Array:
 
     Their number is a power of two, at most 65,536, so that 16 random bits pick one of them evenly.
     """
-    spaced = re.compile("[Ġ▁]([a-z]+)")  # how byte-level and SentencePiece vocabularies write a leading space
-    matches = ((token_id, spaced.fullmatch(token)) for token, token_id in tokenizer.get_vocab().items())
-    known = sorted((token_id, " " + match[1]) for token_id, match in matches if match)
-    if not _encodes_in_a_row(tokenizer, known):
+    spaced = re.compile("[Ġ▁][a-z]+")  # how byte-level and SentencePiece vocabularies write a leading space
+    tokens = sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items() if spaced.fullmatch(token))
+    known = [(token_id, " " + token[1:]) for token_id, token in tokens]
+    if not _encodes_in_a_row(tokenizer, _power_of_two(known)):
         alone = _encode(tokenizer, [text for _, text in known])
         known = [(token_id, text) for (token_id, text), ids in zip(known, alone, strict=True) if ids == [token_id]]
-        known = known if _encodes_in_a_row(tokenizer, known) else []
+        known = known if _encodes_in_a_row(tokenizer, _power_of_two(known)) else []
     if not known:
         raise ValueError(
             f"tokenizer {tokenizer.name_or_path!r}: expected tokens of a space and a lowercase word that stay one "
             f"token each within a text, found none. Use the sampler 'published'."
         )
-    count = 2 ** min(16, len(known).bit_length() - 1)
-    return pa.array([text for _, text in known[:count]])
+    return pa.array([text for _, text in _power_of_two(known)])
 
 
 def sample(shape: Shape, words: pa.Array, parts: int) -> Iterator[pa.RecordBatch]:
@@ -102,6 +101,10 @@ def _encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 def _encodes_in_a_row(tokenizer: Any, known: list[tuple[int, str]]) -> bool:
     return _encode(tokenizer, ["".join(text for _, text in known)]) == [[token_id for token_id, _ in known]]
+
+
+def _power_of_two(known: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return known[: 2 ** min(16, len(known).bit_length() - 1)] if known else []
 
 
 def _draw(bits: np.random.PCG64, below: int, size: tuple[int, int]) -> Tokens:
