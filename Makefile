@@ -50,10 +50,10 @@ $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
 
-$(MODEL): $(VENV)/installed $(SUITE)/harness/local_model.py
-	cd $(SUITE) && $(BIN)/python -m harness.local_model $(CURDIR)/$(LOCAL)/model
+$(MODEL): $(VENV)/installed $(SUITE)/harness/data/local_model.py
+	cd $(SUITE) && $(BIN)/python -m harness.data.local_model $(CURDIR)/$(LOCAL)/model
 	touch $@
 
-$(DATASET): $(MODEL) $(SUITE)/harness/generator.py $(SUITE)/harness/prompts.py
-	cd $(SUITE) && $(LOCALLY) $(BIN)/python -m harness.generator --rows 512 --prefixes 16 > /dev/null
+$(DATASET): $(MODEL) $(SUITE)/harness/data/generator.py $(SUITE)/harness/data/prompts.py
+	cd $(SUITE) && $(LOCALLY) $(BIN)/python -m harness.data.generator --rows 512 --prefixes 16 > /dev/null
 	touch $@

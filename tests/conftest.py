@@ -15,7 +15,7 @@ for name in [name for name in os.environ if name.startswith("BENCH_")]:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from harness import local_model
+    from harness.data import local_model
 
     return local_model.make(tmp_path_factory.mktemp("model") / "tiny-qwen3")
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from harness import dataset, generator
-from harness.prompts import Shape
-from harness.storage import StorageError
+from harness.data import dataset, generator
+from harness.data.prompts import Shape
+from harness.data.storage import StorageError
 from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
 
 SUITE = Path(__file__).parents[1] / "benchmarking/vllm"
@@ -52,7 +52,7 @@ def generate(folder: Path, model_folder: Path, *options: str) -> subprocess.Comp
     code = (
         "import atexit, resource, runpy, sys\n"
         "atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr))\n"
-        "runpy.run_module('harness.generator', run_name='__main__', alter_sys=True)"
+        "runpy.run_module('harness.data.generator', run_name='__main__', alter_sys=True)"
     )
     command = [sys.executable, "-c", code, *options]
     return subprocess.run(

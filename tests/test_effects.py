@@ -5,9 +5,9 @@ import statistics
 
 import numpy as np
 import pytest
-from harness.effects import Cell, Effect, TooFewTrialsError, estimate, scatter
-from harness.questions import answer, job_s, steady_s_per_token, strategy
-from harness.sections import group
+from harness.comparison.effects import Cell, Effect, TooFewTrialsError, estimate, scatter
+from harness.comparison.questions import answer, job_s, steady_s_per_token, strategy
+from harness.comparison.sections import group
 from synthetic import record, trial_of, with_settings
 
 # The default comparison: six strategies, the first of them twice.

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import comparability, engine_metrics, engine_probe, evidence
+from harness import engine_metrics, engine_probe, evidence
+from harness.comparison import comparability
 from harness.engine_log import EngineLog
 
 MAX_NUM_SEQS, BLOCK = 64, 16

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import local_model, prompts
+from harness.data import local_model, prompts
 from transformers import AutoModelForCausalLM
 
 # SHA-256 of each file, as every machine and library version must write it.

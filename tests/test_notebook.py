@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from harness import dataset
+from harness.data import dataset
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "benchmarking/vllm/generate_data.ipynb"

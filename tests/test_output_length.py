@@ -13,8 +13,8 @@ import config
 import numpy as np
 import pyarrow as pa
 import pytest
-from harness import local_model, local_tokenizer
 from harness.checks import check
+from harness.data import local_model, local_tokenizer
 from harness.target_length import longest_output, target_length
 
 SUITE = Path(config.__file__).parent

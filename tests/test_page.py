@@ -12,11 +12,12 @@ import browser
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import bounds, cost, curves, page, palette, record_file, series, svg
-from harness.charts import dots, median_run, waterfall
-from harness.questions import job_s
-from harness.sections import group
-from harness.tables import Table, figure
+from harness import record_file
+from harness.comparison.questions import job_s
+from harness.comparison.sections import group
+from harness.report import bounds, cost, curves, page, palette, series, svg
+from harness.report.charts import dots, median_run, waterfall
+from harness.report.tables import Table, figure
 from synthetic import failed, record, trial_of, with_settings
 
 ATTACK = """<img src=x onerror="alert(1)"> <script>alert(2)</script> | `code` [link](http://x) & "quoted" """

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import dataset, deadline, disk, endpoint, installation, local_model, preflight, prompt_length, workload
-from harness.problem import PreflightError, Problem
+from harness import preflight
+from harness.data import dataset, local_model
+from harness.preflight import deadline, disk, endpoint, installation, prompt_length, workload
+from harness.preflight.problem import PreflightError, Problem
 
 MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
 

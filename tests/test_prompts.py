@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness import dataset, generator, prompts
-from harness.prompts import Shape
+from harness.data import dataset, generator, prompts
+from harness.data.prompts import Shape
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import config
 import pytest
-from harness import comparability, record_file, records, schema
+from harness import record_file, records, schema
+from harness.comparison import comparability
 from synthetic import failed, record, with_settings
 
 SUITE = Path(records.__file__).resolve().parents[1]

@@ -12,9 +12,9 @@ import daft
 import pyarrow.fs
 import pytest
 import ray
-from harness import dataset, generator, storage
-from harness.prompts import Shape
-from harness.storage import StorageError
+from harness.data import dataset, generator, storage
+from harness.data.prompts import Shape
+from harness.data.storage import StorageError
 
 SHAPE = Shape(rows=50, prefixes=3, prefix_len=16, suffix_len=16)
 URL = "s3://data/sets/50_0-5_3.parquet"

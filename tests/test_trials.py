@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from harness import record_file, schema, trials
+from harness import record_file, schema
+from harness.comparison import trials
 
 SUITE = Path(record_file.__file__).resolve().parents[1]
 TESTS = Path(__file__).parent

@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import (
+from harness import overrides
+from harness.data.storage import StorageError
+from harness.prediction import (
     advice,
     advice_text,
     forecast_chart,
     gpus,
     model_shape,
-    overrides,
     prefix_tree,
     prompt_set,
     roofline,
     study,
 )
-from harness.prefix_tree import Profile
-from harness.prompt_set import PromptSet
-from harness.storage import StorageError
+from harness.prediction.prefix_tree import Profile
+from harness.prediction.prompt_set import PromptSet
 
 
 def main() -> None:

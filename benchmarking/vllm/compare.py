@@ -17,9 +17,11 @@ import threading
 from pathlib import Path
 
 import config
-from harness import launcher, overrides, page, record_file, records, schema, trials
-from harness.progress import Progress
-from harness.trials import Trial
+from harness import overrides, record_file, records, schema
+from harness.comparison import launcher, trials
+from harness.comparison.progress import Progress
+from harness.comparison.trials import Trial
+from harness.report import page
 
 RESULTS = Path(config.RESULTS_PATH)
 SUITE = Path(__file__).resolve().parent

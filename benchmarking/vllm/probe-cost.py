@@ -16,7 +16,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import config
-from harness import dataset, engine_metrics, engine_probe, machine
+from harness import engine_metrics, engine_probe, machine
+from harness.data import dataset
 from harness.engines import engine_args
 
 RESAMPLES = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import ray
-from harness import storage
+from harness.data import storage
 from harness.engines import engine_args
 from harness.run import run
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from typing import Any
 
 import config
-from harness import generator, prompts
-from harness.prompts import Shape
+from harness.data import generator, prompts
+from harness.data.prompts import Shape
 from transformers import AutoTokenizer
 
 # Imported here so that no import falls within a measured time.

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import config
-from harness import overrides, quiet, storage
+from harness import overrides, quiet
+from harness.data import storage
 
 FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.

@@ -6,7 +6,7 @@ import config
 import pyarrow as pa
 from harness import checks, phases, waterfall
 from harness.engine_log import EngineLog
-from harness.workload import Workload
+from harness.preflight.workload import Workload
 
 SUMMED = ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens")
 

@@ -17,7 +17,8 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import cluster, engine_log, machine, preflight, records, storage
+from harness import cluster, engine_log, machine, preflight, records
+from harness.data import storage
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
 

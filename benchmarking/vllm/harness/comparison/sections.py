@@ -1,0 +1,112 @@
+"""Groups records into sections of equal conditions, and sets apart the runs that broke them.
+
+Within a section every run was asked for the same: dataset, configuration, hardware, versions. A run whose engines
+nevertheless ran with something else than the other runs of its strategy (a smaller cache, a warm one) is set apart
+with the reason; medians and effects leave it out, the report lists it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from string import ascii_uppercase
+
+from harness.comparison.comparability import asked_differences, dataset_name, read_back_differences
+from harness.comparison.trials import STRATEGIES
+from harness.schema import Record
+
+
+@dataclass
+class Section:
+    name: str
+    runs: list[Record]
+    kept: list[Record] = field(default_factory=list)
+    set_apart: list[tuple[Record, list[str]]] = field(default_factory=list)
+
+    @property
+    def first(self) -> Record:
+        """A record that stands for the section's conditions: a finished one if there is one."""
+        return (self.kept or self.runs)[0]
+
+    @property
+    def unsuccessful(self) -> list[Record]:
+        return [run for run in self.runs if run["status"] != "ok"]
+
+    def of(self, strategy: str) -> list[Record]:
+        return [run for run in self.kept if run["strategy"] == strategy]
+
+    def of_arm(self, name: str) -> list[Record]:
+        return [run for run in self.kept if arm(run) == name]
+
+    def arms(self) -> list[str]:
+        """Labels in the section, in the suite's order of strategies, a twin right after its own."""
+        labels = {arm(run): run["strategy"] for run in self.runs}
+        return sorted(labels, key=lambda label: (*rank(labels[label]), label))
+
+    def strategies(self) -> list[str]:
+        """Strategies with a valid run, in the suite's order."""
+        return sorted({run["strategy"] for run in self.kept}, key=rank)
+
+
+def rank(strategy: str) -> tuple[int, str]:
+    """Sorts strategies in the suite's order, others after them by name."""
+    return STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES), strategy
+
+
+def arm(record: Record) -> str:
+    """The label under which a run takes part: its strategy, or the second label of the strategy that is run twice."""
+    return record["config"].get("COMPARISON_ARM") or str(record["strategy"])
+
+
+def block(record: Record) -> str:
+    """Runs of one block were started one after another in random order; a run by hand is a block of its own."""
+    comparison, trial = (record["config"].get(name) for name in ("COMPARISON_ID", "COMPARISON_TRIAL"))
+    return f"{comparison} trial {trial}" if comparison and trial else str(record["run_id"])
+
+
+def group(records: Sequence[Record]) -> list[Section]:
+    """Sections in order of their dataset's name; failed runs, which know less, join the section they fit."""
+    sections: list[Section] = []
+    for record in sorted(records, key=lambda record: record["status"] != "ok"):
+        home = next((section for section in sections if not asked_differences(section.runs[0], record)), None)
+        if home is None:
+            sections.append(Section("", [record]))
+        else:
+            home.runs.append(record)
+    sections.sort(key=lambda section: (dataset_name(section.runs[0]), section.runs[0]["started_at"]))
+    for number, section in enumerate(sections):
+        section.runs.sort(key=lambda run: run["started_at"])
+        section.name = f"{_letter(number)}: {_conditions(section.runs)}"
+        _set_apart(section)
+    return sections
+
+
+def _letter(number: int) -> str:
+    letters = ascii_uppercase
+    return letters[number] if number < len(letters) else f"{letters[number // 26 - 1]}{letters[number % 26]}"
+
+
+def _conditions(runs: list[Record]) -> str:
+    """The conditions that sections usually differ in, in a few words; the report lists all of them elsewhere."""
+    knobs = runs[0]["config"]
+    name = next((run["dataset"]["name"] for run in runs if run["dataset"]), dataset_name(runs[0]))
+    words = [PurePath(str(name)).name.removesuffix(".parquet")]
+    if knobs.get("KV_CACHE_MEMORY_BYTES"):
+        words.append(f"KV cache {knobs['KV_CACHE_MEMORY_BYTES'] / 1e9:.3g} GB")
+    if knobs.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed":
+        words.append(f"{knobs['OUTPUT_LEN_DISTRIBUTION']} output lengths")
+    if knobs.get("CONCURRENCY", 1) != 1:
+        words.append(f"{knobs['CONCURRENCY']} engines")
+    return ", ".join(words)
+
+
+def _set_apart(section: Section) -> None:
+    finished = [run for run in section.runs if run["status"] == "ok"]
+    for strategy in dict.fromkeys(run["strategy"] for run in finished):
+        runs = [run for run in finished if run["strategy"] == strategy]
+        usual = max(runs, key=lambda run: sum(not read_back_differences(run, other) for other in runs))
+        for run in runs:
+            differences = [] if run is usual else read_back_differences(usual, run)
+            if differences:
+                section.set_apart.append((run, differences))
+            else:
+                section.kept.append(run)

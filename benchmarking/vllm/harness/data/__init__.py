@@ -1,0 +1,1 @@
+"""Datasets: made, written, read, local and S3; and the local model."""

@@ -1,0 +1,91 @@
+"""Datasets as readers see them: Parquet files with the columns `id` and `prompt`, in a folder or alone, local or S3.
+
+A set made by generator.py has a manifest beside its folder: `200k_0-5_512.manifest.json`. Beside, not inside, because
+Daft 0.7.26 takes every file of a folder for Parquet.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from harness.data import storage
+
+Manifest = dict[str, Any]
+
+
+def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Iterator[pa.RecordBatch]:
+    """Streams batches of at most `rows` rows of `columns`, in order of file name and row.
+
+    Raises StorageError if there is nothing to read, and ValueError if a column is missing.
+    """
+    fs, path = storage.filesystem(url)
+    where = str(url)
+    try:
+        for file in files(fs, path):
+            where = f"{url} (file {Path(file).name})"
+            with fs.open_input_file(file) as source:
+                parquet = pq.ParquetFile(source, pre_buffer=True)
+                missing = sorted(set(columns) - set(parquet.schema_arrow.names))
+                if missing:
+                    raise ValueError(f"{where}: expected columns {columns}, found {parquet.schema_arrow.names}")
+                yield from parquet.iter_batches(rows, columns=columns)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise storage.failure(where, error) from None
+
+
+def files(fs: pafs.FileSystem, path: str) -> list[str]:
+    """Data files at `path`, itself a file or a folder, sorted; a leading dot or underscore marks other files.
+
+    Raises FileNotFoundError if there are none.
+    """
+    if fs.get_file_info(path).type == pafs.FileType.File:
+        return [path]
+    inside = fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+    found = sorted(info.path for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._")
+    if not found:
+        raise FileNotFoundError("expected Parquet files, found none; make them with generate_data.ipynb")
+    return found
+
+
+def fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
+    """32 hex digits over all ids and prompts, from batches that hold `id` and `prompt` without nulls.
+
+    A row's digest is BLAKE2b-128 of its id in decimal, a zero byte and its prompt in UTF-8; the fingerprint is their
+    sum modulo 2^128. So it depends neither on the order of the rows nor on files or encoding; a doubled row changes it.
+    """
+    return fingerprint_of(sum(map(batch_digest, batches)))
+
+
+def fingerprint_of(digest: int) -> str:
+    """The fingerprint of rows whose `batch_digest`s add up to `digest`."""
+    return f"{digest % 2**128:032x}"
+
+
+def batch_digest(batch: pa.RecordBatch) -> int:
+    """The sum of a batch's row digests, for callers that do other things in the same pass."""
+    ids, texts = (batch.column(name).cast(pa.string()) for name in ("id", "prompt"))
+    rows = pc.binary_join_element_wise(ids, texts, "\0").cast(pa.binary())
+    return sum(int.from_bytes(hashlib.blake2b(row, digest_size=16).digest(), "big") for row in rows.to_pylist())
+
+
+def read_manifest(url: str | Path) -> Manifest | None:
+    """The manifest beside the dataset at `url`; None for data from elsewhere."""
+    fs, path = storage.filesystem(url)
+    try:
+        if fs.get_file_info(manifest_path(path)).type != pafs.FileType.File:
+            return None
+        with fs.open_input_stream(manifest_path(path)) as stream:
+            manifest: Manifest = json.loads(stream.read())
+    except (OSError, ValueError) as error:
+        raise storage.failure(f"{url} (manifest)", error) from None
+    return manifest
+
+
+def manifest_path(path: str) -> str:
+    return path.removesuffix(".parquet") + ".manifest.json"

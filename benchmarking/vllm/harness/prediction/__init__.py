@@ -1,0 +1,1 @@
+"""What a dataset has to gain: the block cache replayed, the feeds, the floor, the advice."""

@@ -1,0 +1,115 @@
+"""From forecasts to advice: what to run, how much faster it is than naive-batch, and what would change that.
+
+Time of a strategy: the least time of its busiest engine's steps, plus, for static batches, tokenising one prompt after
+the other before each batch, which `LLM.generate` does while the GPU waits.
+
+Range of a speed-up. Steps are bound by arithmetic or by memory. Kernels reach neither rate in full, and not the same
+share of both, so the speed-up is computed again with each of the two at half its rate; the range covers all four cases.
+An engine spends further time between steps, much the same in all strategies, which pulls a true speed-up towards 1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from harness.prediction.forecast import Forecast
+
+NAIVE = "naive-batch"
+BOUND = "perfect-placement"  # not a strategy that can be run, but the bound of them
+LOWEST_EFFICIENCY = 0.5
+# Below this gain a comparison of real runs would hardly tell the two apart.
+WORTHWHILE = 1.03
+TIE = 1.01
+ARRIVAL_ORDER = ("naive-batch", "continuous-batch", "ray-data")
+
+
+class Timed(NamedTuple):
+    """A forecast with its time and its speed-up over naive-batch."""
+
+    forecast: Forecast
+    wall_s: float
+    speedup: float
+    lowest: float
+    highest: float
+
+
+class Advice(NamedTuple):
+    best: Timed  # the simplest of those that are as good as the fastest
+    worthwhile: bool  # whether it gains anything over naive-batch
+    order_gain: float  # what sorting, bucketing or routing gains over the best that takes prompts as they come
+    reasons: list[str]
+    gpu_hours: float
+    naive_gpu_hours: float
+    pays_from_rows: int | None  # None: never
+
+
+def timed(forecasts: Sequence[Forecast], front_end_s: float) -> list[Timed]:
+    """`front_end_s`: seconds that one engine's share of the prompts takes to tokenise one by one."""
+    naive = next(forecast for forecast in forecasts if forecast.strategy == NAIVE)
+    return [_timed(forecast, naive, front_end_s) for forecast in forecasts]
+
+
+def _timed(forecast: Forecast, naive: Forecast, front_end_s: float) -> Timed:
+    shares = list(product((1.0, LOWEST_EFFICIENCY), repeat=2))
+    ratios = [_ratio(_seconds(naive, front_end_s, *pair), _seconds(forecast, front_end_s, *pair)) for pair in shares]
+    return Timed(forecast, _seconds(forecast, front_end_s, 1.0, 1.0), ratios[0], min(ratios), max(ratios))
+
+
+def _seconds(forecast: Forecast, front_end_s: float, compute_share: float, memory_share: float) -> float:
+    """Time when arithmetic and memory reach these shares of their rates."""
+    steps_s = forecast.compute_bound_s / compute_share + forecast.memory_bound_s / memory_share
+    return steps_s + (front_end_s if forecast.strategy.startswith(NAIVE) else 0.0)
+
+
+def _ratio(slow_s: float, fast_s: float) -> float:
+    return slow_s / fast_s if fast_s else 1.0
+
+
+def advise(
+    results: Sequence[Timed], possible_hit_rate: float, rows: int, gpus: int, start_s: float, plan_s: float
+) -> Advice:
+    """`start_s`: until engines are up. `plan_s`: to find order and placement, before the first request."""
+    runnable = {result.forecast.strategy: result for result in results if result.forecast.strategy != BOUND}
+    naive, best = runnable[NAIVE], _simplest_of_the_fastest(runnable.values())
+    worthwhile = best.speedup >= WORTHWHILE
+    arrival_s = min(runnable[name].wall_s for name in ARRIVAL_ORDER)
+    saved_s_a_row = (naive.wall_s - best.wall_s - plan_s) / rows if rows else 0.0
+    return Advice(
+        best if worthwhile else naive,
+        worthwhile,
+        _ratio(arrival_s, min(result.wall_s for result in runnable.values())),
+        list(_reasons(naive, best, possible_hit_rate)),
+        best.wall_s * gpus / 3600,
+        naive.wall_s * gpus / 3600,
+        int(start_s / saved_s_a_row) + 1 if worthwhile and saved_s_a_row > 0 else None,
+    )
+
+
+def _simplest_of_the_fastest(results: Iterable[Timed]) -> Timed:
+    """Strategies that differ by less than TIE are equally fast; arrival order comes before any other."""
+    fastest = min(result.wall_s for result in results)
+    tied = [result for result in results if result.wall_s <= fastest * TIE]
+    return min(tied, key=lambda result: (result.forecast.strategy not in ARRIVAL_ORDER, result.wall_s))
+
+
+def _reasons(naive: Timed, best: Timed, possible: float) -> Iterable[str]:
+    found, better = naive.forecast.hit_rate or 0.0, best.forecast.hit_rate or 0.0
+    if possible < 0.01:
+        yield f"The prompts share next to nothing: at most {possible:.1%} of their tokens can be found in a cache."
+    elif found > 0.95 * possible:
+        yield f"{NAIVE} already finds {found:.1%} of the prompt tokens in the cache, of {possible:.1%} possible."
+    else:
+        yield f"{NAIVE} finds {found:.1%} of the prompt tokens in the cache, {best.forecast.strategy} {better:.1%}."
+        yield f"At most {possible:.1%} can be found."
+    if best.forecast.mean_running > 1.2 * naive.forecast.mean_running:
+        running = naive.forecast.mean_running, best.forecast.mean_running
+        yield f"{NAIVE} runs {running[0]:.0f} requests a step on average, {best.forecast.strategy} {running[1]:.0f}."
+
+
+def changes(cases: Mapping[str, Sequence[Timed]]) -> list[dict[str, Any]]:
+    """What the answer would be in other cases, by their description."""
+    rows = []
+    for case, results in cases.items():
+        best = _simplest_of_the_fastest([result for result in results if result.forecast.strategy != BOUND])
+        rows.append({"case": case, "best": best.forecast.strategy, "speedup": best.speedup})
+    return rows

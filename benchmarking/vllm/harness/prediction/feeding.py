@@ -1,0 +1,128 @@
+"""How each strategy feeds its engines: which rows go where, in what order, how many at a time.
+
+    feeds("ray-data", dataset, knobs) -> one Feed an engine
+
+`knobs` are those of config.py, by name: `overrides.knob_values(config)` or a record's `config`. Engines that take the
+next piece of work when they are free are modelled as taking turns.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from harness.prediction import daft_routing
+from harness.prediction.compiled import Int32s, Int64s, compiled
+from harness.prediction.daft_routing import Submission
+from harness.prediction.engine_state import Feed, Prompts
+from harness.prediction.text_order import TextOrder
+
+Knobs = Mapping[str, Any]
+# Batches of one block that Ray Data runs side by side: RAY_DATA_DEFAULT_ASYNC_BATCH_UDF_MAX_CONCURRENCY of Ray 2.59.
+RAY_BATCHES_A_BLOCK = 4
+
+
+class Dataset(NamedTuple):
+    prompts: Prompts
+    order: TextOrder
+
+
+def feeds(strategy: str, dataset: Dataset, knobs: Knobs) -> list[Feed]:
+    """One Feed for each of knobs["CONCURRENCY"] engines; some may be empty. Raises ValueError for another strategy."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy {strategy!r}: expected one of {list(STRATEGIES)}")
+    return STRATEGIES[strategy](dataset, knobs)
+
+
+def _arrival(dataset: Dataset) -> Int32s:
+    return np.arange(len(dataset.prompts.tokens), dtype=np.int32)
+
+
+def static_batches(rows: Int32s, knobs: Knobs) -> list[Feed]:
+    """`LLM.generate` on one batch after the other. Daft deals the batches of a partition to all engines of a node."""
+    size = knobs["NAIVE_BATCH_SIZE"]
+    partitions = np.array_split(rows, knobs["NAIVE_PARTITIONS"])
+    batches = [part[start : start + size] for part in partitions for start in range(0, len(part), size)]
+    return [_lanes(dealt, size, 1, 1) for dealt in _deal(batches, knobs)]
+
+
+def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]:
+    """Daft's provider: nothing holds a submission back, so an engine has all of its rows from the start."""
+    if knobs["CONTINUOUS_PARTITIONS"] != 1:
+        raise ValueError(
+            f"CONTINUOUS_PARTITIONS={knobs['CONTINUOUS_PARTITIONS']}: expected 1; Daft 0.7.26 loses rows with more"
+        )
+    router = daft_routing.Router(knobs["CONCURRENCY"], knobs["ROUTER_LOAD_BALANCE_THRESHOLD"])
+    sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]
+    for submission in submissions:
+        sent[router.route(submission.prefix, len(submission.rows))].append(submission.rows)
+    return [at_once(np.concatenate(rows) if rows else np.empty(0, np.int32)) for rows in sent]
+
+
+def ray_data(rows: Int32s, knobs: Knobs) -> list[Feed]:
+    """Engines take blocks in turn and work on several at a time, on four batches of each."""
+    blocks = np.array_split(rows, knobs["RAY_BLOCKS"])
+    open_blocks = knobs["RAY_MAX_CONCURRENT_BATCHES"]
+    return [_lanes(dealt, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for dealt in _deal(blocks, knobs)]
+
+
+def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
+    """Sorted prompts, cut into one run an engine with equal work: tokens to compute and to generate.
+
+    Prompts that share a prefix are neighbours, so each cut costs at most one prefix more.
+    """
+    rows = dataset.order.rows
+    work = np.cumsum(_fresh_tokens(dataset.prompts, rows) + dataset.prompts.outputs[rows])
+    engines = knobs["CONCURRENCY"]
+    cuts = np.searchsorted(work, work[-1] * np.arange(1, engines) / engines) if len(rows) else []
+    return [at_once(run) for run in np.split(rows, cuts)]
+
+
+def at_once(rows: Int32s) -> Feed:
+    return _lanes([rows] if len(rows) else [], max(len(rows), 1), 1, 1)
+
+
+@compiled
+def _fresh_tokens(prompts: Prompts, rows: Int32s) -> Int64s:
+    """Tokens of each row that its predecessor in `rows` does not share, in full blocks."""
+    fresh = np.empty(len(rows), np.int64)
+    for i in range(len(rows)):
+        shared = 0
+        if i:
+            a, b = rows[i - 1], rows[i]
+            begin_a, begin_b = prompts.first_block[a], prompts.first_block[b]
+            most = min(prompts.first_block[a + 1] - begin_a, prompts.first_block[b + 1] - begin_b)
+            while shared < most and prompts.block_ids[begin_a + shared] == prompts.block_ids[begin_b + shared]:
+                shared += 1
+        fresh[i] = prompts.tokens[rows[i]] - shared * prompts.block_size
+    return fresh
+
+
+def _deal(pieces: list[Int32s], knobs: Knobs) -> list[list[Int32s]]:
+    engines = knobs["CONCURRENCY"]
+    full = [piece for piece in pieces if len(piece)]
+    return [full[engine::engines] for engine in range(engines)]
+
+
+def _lanes(pieces: list[Int32s], batch_size: int, open_lanes: int, open_batches: int) -> Feed:
+    """A lane for every piece, in batches of `batch_size`."""
+    sizes = [min(batch_size, len(piece) - start) for piece in pieces for start in range(0, len(piece), batch_size)]
+    rows = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+    batches = [-(-len(piece) // batch_size) for piece in pieces]
+    return Feed(rows, np.cumsum(sizes, dtype=np.int64), np.cumsum(batches, dtype=np.int64), open_lanes, open_batches)
+
+
+STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
+    "naive-batch": lambda data, knobs: static_batches(_arrival(data), knobs),
+    "naive-batch-sorted": lambda data, knobs: static_batches(data.order.rows, knobs),
+    "continuous-batch": lambda data, knobs: daft_provider(
+        daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]), knobs
+    ),
+    "continuous-batch-sorted": lambda data, knobs: daft_provider(
+        daft_routing.in_batches(data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]), knobs
+    ),
+    "prefix-bucketing": lambda data, knobs: daft_provider(
+        daft_routing.in_buckets(_arrival(data), data.order, knobs), knobs
+    ),
+    "ray-data": lambda data, knobs: ray_data(_arrival(data), knobs),
+    "perfect-placement": perfect_placement,
+}

@@ -1,0 +1,100 @@
+"""What a strategy will do on a dataset: prefix-cache hits from the replay, and the time that its steps take at least.
+
+limits = forecast.limits(knobs, kv_blocks)
+forecast.forecast("ray-data", dataset, knobs, limits, cost)
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from harness.prediction import engine_state, feeding
+from harness.prediction.block_cache import Replayed, replay
+from harness.prediction.block_pool import new_pool
+from harness.prediction.engine_state import Feed, Limits, Prompts, StepCost
+from harness.prediction.feeding import Dataset, Knobs
+
+
+class Forecast(NamedTuple):
+    """A strategy on all of its engines."""
+
+    strategy: str
+    kv_blocks: int  # of one engine
+    queries: int  # prompt tokens looked up, as counted by the engines
+    hits: int
+    preemptions: int
+    mean_running: float  # requests in a step, mean over the busiest engine's steps
+    engine_s: list[float]  # least time of each engine's steps, one after the other
+    compute_bound_s: float  # of the busiest engine: steps whose arithmetic takes longer than their memory traffic
+    memory_bound_s: float  # of the busiest engine: the other steps
+
+    @property
+    def hit_rate(self) -> float | None:
+        return self.hits / self.queries if self.queries else None
+
+    @property
+    def wall_s(self) -> float:
+        """Least time until the last engine is done."""
+        return max(self.engine_s, default=0.0)
+
+
+class Job(NamedTuple):
+    strategy: str
+    feeds: list[Feed]
+    limits: Limits
+
+
+def limits(knobs: Mapping[str, Any], kv_blocks: int, on_gpu: bool = True, vllm_version: str | None = None) -> Limits:
+    """The limits of each engine under `knobs`. `kv_blocks` excludes the null block.
+
+    `vllm_version` is that of the engine whose counters the forecast is compared with; None for 0.27's counting.
+    """
+    return Limits(
+        kv_blocks=kv_blocks,
+        max_num_seqs=knobs["MAX_NUM_SEQS"],
+        max_num_batched_tokens=knobs["MAX_NUM_BATCHED_TOKENS"],
+        max_tokens=knobs["OUTPUT_LEN"] if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else knobs["OUTPUT_LEN_MAX"],
+        async_scheduling=on_gpu,
+        counts_retries=vllm_version is not None and _release(vllm_version) < (0, 27),
+    )
+
+
+def forecast(strategy: str, dataset: Dataset, knobs: Knobs, limits: Limits, cost: StepCost | None = None) -> Forecast:
+    """One strategy at one KV capacity. Raises ValueError for a prompt that cannot fit in the KV cache."""
+    return run(Job(strategy, feeding.feeds(strategy, dataset, knobs), limits), dataset.prompts, cost)
+
+
+def run_all(jobs: Sequence[Job], prompts: Prompts, cost: StepCost | None) -> list[Forecast]:
+    """Several at a time, one a core."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(lambda job: run(job, prompts, cost), jobs))
+
+
+def run(job: Job, prompts: Prompts, cost: StepCost | None) -> Forecast:
+    """Replays each engine on its own."""
+    feeds = [feed for feed in job.feeds if len(feed.rows)]
+    largest = max((engine_state.contents(prompts, feed.rows, job.limits) for feed in feeds), default=0)
+    pool = new_pool(job.limits.kv_blocks, largest)
+    engines = [replay(prompts, feed, job.limits, cost, pool) for feed in feeds]
+    return _sum(job, engines)
+
+
+def _sum(job: Job, engines: list[Replayed]) -> Forecast:
+    busiest = max(engines, key=lambda engine: engine.busy_s, default=None)
+    return Forecast(
+        strategy=job.strategy,
+        kv_blocks=job.limits.kv_blocks,
+        queries=sum(engine.queries for engine in engines),
+        hits=sum(engine.hits for engine in engines),
+        preemptions=sum(engine.preemptions for engine in engines),
+        mean_running=busiest.mean_running if busiest else 0.0,
+        engine_s=[engine.busy_s for engine in engines],
+        compute_bound_s=busiest.compute_bound_s if busiest else 0.0,
+        memory_bound_s=busiest.memory_bound_s if busiest else 0.0,
+    )
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

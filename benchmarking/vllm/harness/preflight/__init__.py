@@ -1,0 +1,104 @@
+"""Refuses a run that cannot finish, or cannot be fair, within seconds and before any engine starts.
+
+Everything that can be known beforehand is looked at, and all that is wrong is said at once: settings, GPUs, versions,
+the model, the dataset row by row, room on disk. Rows are read once, so this also counts and fingerprints them.
+
+    workload = preflight.run(ray.cluster_resources().get("GPU", 0))
+
+200,000 prompts of 512 tokens and 3,000 bytes take about 6 s on 2 cores. It is longer only where prompts must be
+encoded, on all cores: those with more bytes than a prompt may have tokens, and all of them where output lengths vary.
+Those 200,000 then take 1 to 3 minutes on 2 cores, and stderr says how far it is.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import config
+from harness.preflight import disk, installation, kv_cache, model_folder, workload
+from harness.preflight.problem import PreflightError, Problem
+from harness.preflight.row_scan import Limit
+from harness.preflight.workload import Workload
+from harness.target_length import DISTRIBUTIONS, longest_output
+
+__all__ = ["PreflightError", "Problem", "Workload", "run"]
+
+
+def run(cluster_gpus: float) -> Workload:
+    """The workload of config.INPUT_PATH. Raises PreflightError with every problem that was found."""
+    settings = list(_settings())
+    model, missing = model_folder.load()
+    token_bytes = kv_cache.bytes_per_token(model.config) if model.config else None
+    varying = config.OUTPUT_LEN_DISTRIBUTION != "fixed" and not settings
+    rows, faults = workload.read(model.tokenizer, _prompt_limit(_kv_tokens(token_bytes)), varying)
+    problems = [
+        *settings,
+        *_gpus(cluster_gpus),
+        *installation.problems(),
+        *missing,
+        *_kv_cache(token_bytes),
+        *_end_token(model.tokenizer),
+        *faults,
+        *disk.problems(rows.prompt_bytes if rows else 0),
+    ]
+    if problems or rows is None:
+        raise PreflightError(problems)
+    return rows
+
+
+def _settings() -> Iterator[Problem]:
+    if config.OUTPUT_LEN_DISTRIBUTION not in DISTRIBUTIONS:
+        found = repr(config.OUTPUT_LEN_DISTRIBUTION)
+        yield Problem(f"one of {', '.join(DISTRIBUTIONS)}", found, "Set OUTPUT_LEN_DISTRIBUTION")
+    if not 1 <= config.OUTPUT_LEN_MIN <= config.OUTPUT_LEN_MAX:
+        found = f"{config.OUTPUT_LEN_MIN} and {config.OUTPUT_LEN_MAX}"
+        yield Problem("1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX", found, "Set the two bounds")
+    if not 1 <= longest_output() < config.MAX_MODEL_LEN:
+        expected = f"outputs of 1 to {config.MAX_MODEL_LEN - 1:,} tokens (MAX_MODEL_LEN less a token of the prompt)"
+        yield Problem(expected, f"{longest_output():,}", "Set OUTPUT_LEN or OUTPUT_LEN_MAX, or raise MAX_MODEL_LEN")
+
+
+def _gpus(cluster_gpus: float) -> Iterator[Problem]:
+    """An engine that gets no GPU waits for one for ever, and so does the first prompt that is sent to it."""
+    needed = config.CONCURRENCY * config.GPUS_PER_ENGINE
+    if config.CONCURRENCY < 1:
+        yield Problem("at least one engine", str(config.CONCURRENCY), "Set CONCURRENCY")
+    if needed > cluster_gpus:
+        expected = f"{needed} GPUs in the Ray cluster (CONCURRENCY {config.CONCURRENCY} x {config.GPUS_PER_ENGINE})"
+        most = int(cluster_gpus) // config.GPUS_PER_ENGINE
+        change = f"Set CONCURRENCY to at most {most}" if most else "Set GPUS_PER_ENGINE to 0 for CPU engines"
+        yield Problem(expected, f"{cluster_gpus:g}", f"{change}, or add GPUs")
+
+
+def _kv_cache(token_bytes: int | None) -> Iterator[Problem]:
+    """vLLM does not start where the longest request allowed would not fit, and says so only after loading."""
+    if (held := _kv_tokens(token_bytes)) is not None and held < config.MAX_MODEL_LEN:
+        yield Problem(
+            f"a KV cache for one request of MAX_MODEL_LEN = {config.MAX_MODEL_LEN:,} tokens",
+            f"{held:,} tokens in KV_CACHE_MEMORY_BYTES = {config.KV_CACHE_MEMORY_BYTES:,}",
+            f"Raise it to {kv_cache.bytes_for(config.MAX_MODEL_LEN, token_bytes or 0):,}, or lower MAX_MODEL_LEN",
+        )
+
+
+def _kv_tokens(token_bytes: int | None) -> int | None:
+    """None where the engine decides the KV cache's size, or where config.json alone does not tell."""
+    if config.KV_CACHE_MEMORY_BYTES is None or token_bytes is None:
+        return None
+    return kv_cache.tokens_held(config.KV_CACHE_MEMORY_BYTES, token_bytes)
+
+
+def _prompt_limit(kv_tokens: int | None) -> Limit:
+    output = longest_output()
+    tokens, reason = config.MAX_MODEL_LEN, f"MAX_MODEL_LEN {config.MAX_MODEL_LEN:,}"
+    change = "Raise MAX_MODEL_LEN, lower OUTPUT_LEN"
+    if kv_tokens is not None and kv_tokens < tokens:
+        tokens, reason = kv_tokens, f"the KV cache's {kv_tokens:,}"
+        change = "Raise KV_CACHE_MEMORY_BYTES, lower OUTPUT_LEN"
+    if config.OUTPUT_LEN_DISTRIBUTION != "fixed":
+        change += "_MAX"
+    return Limit(tokens - output, f"{reason} less {output:,} of output", change)
+
+
+def _end_token(tokenizer: Any) -> Iterator[Problem]:
+    if config.OUTPUT_LEN_DISTRIBUTION != "fixed" and tokenizer is not None and tokenizer.eos_token_id is None:
+        found = f"none in the tokenizer of {config.MODEL_NAME}"
+        yield Problem("an end-of-sequence token, which ends each output", found, 'Set OUTPUT_LEN_DISTRIBUTION "fixed"')

@@ -1,0 +1,37 @@
+"""Room for what a run writes: its record, and what Ray spills of the dataset."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import config
+from harness.preflight.problem import Problem
+
+RECORD_BYTES = 100_000_000  # a record and its time series, with a margin
+# Ray keeps rows in shared memory and spills to disk when that is full: prompts, and rows with outputs beside them.
+SPILLED_COPIES = 2
+# From 95 % full on, Ray refuses to spill.
+RAY_DISK_SHARE = 0.95
+
+
+def problems(prompt_bytes: int) -> Iterator[Problem]:
+    results = Path(config.RESULTS_PATH)
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=results):
+            pass
+    except OSError as error:
+        yield Problem("a folder for records that can be written", f"{results}: {error.strerror}", "Set RESULTS_PATH")
+        return
+    spill = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
+    yield from _too_full(results, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+    yield from _too_full(spill, SPILLED_COPIES * prompt_bytes, RAY_DISK_SHARE, "Free some, or set RAY_TMPDIR")
+
+
+def _too_full(folder: Path, needed: int, usable: float, change: str) -> Iterator[Problem]:
+    disk = shutil.disk_usage(folder)
+    free = max(0, disk.free - int((1 - usable) * disk.total))
+    if free < needed:
+        yield Problem(f"{needed / 1e6:,.0f} MB free for {folder}", f"{free / 1e6:,.0f} MB usable", change)

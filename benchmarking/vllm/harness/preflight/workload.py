@@ -1,0 +1,111 @@
+"""The dataset before any engine starts: is every row fit to be asked, and what is asked of the engines in all?
+
+One policy for every strategy: a dataset with a bad row is refused as a whole. Left to themselves the strategies differ:
+one fails, one waits for ever, one returns fewer rows.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import config
+import numpy as np
+import pyarrow as pa
+from harness.data import dataset
+from harness.data.storage import StorageError
+from harness.preflight import endpoint
+from harness.preflight.deadline import within
+from harness.preflight.problem import Problem
+from harness.preflight.row_scan import Ints, Limit, RowScan
+
+# A store that gives no rows for this long, in seconds, counts as unreachable.
+READ_TIMEOUT_S = 20.0
+PROGRESS_S = 10.0
+COLUMNS = {"id": "whole numbers or text", "prompt": "text"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`."""
+
+    ids: Any  # pa.Array
+    fingerprint: str
+    prompt_bytes: int
+    output_lengths: int | Ints
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+
+def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, list[Problem]]:
+    """One pass over config.INPUT_PATH: the workload, or None and what is wrong with it."""
+    scan = RowScan(tokenizer, limit, varying)
+    if silent := _silent_store():
+        return None, [_unreadable(silent)]
+    try:
+        for batch in _batches():
+            if wrong := _wrong_types(batch, scan):
+                return None, [wrong]
+            scan.add(batch)
+    except TimeoutError as error:
+        return None, [_unreadable(f"{_where()}: {error}")]
+    except (StorageError, ValueError) as error:
+        return None, [_unreadable(str(error))]
+    if not scan.rows:
+        return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
+    problems = list(scan.problems())
+    return (None if problems else _workload(scan)), problems
+
+
+def _workload(scan: RowScan) -> Workload:
+    lengths = np.array(scan.output_lengths) if scan.varying else config.OUTPUT_LEN
+    return Workload(pa.concat_arrays(scan.ids), dataset.fingerprint_of(scan.digest), scan.prompt_bytes, lengths)
+
+
+def _batches() -> Iterator[pa.RecordBatch]:
+    """The dataset's batches; says how far it is where that takes long, as it does when every prompt is encoded."""
+    batches = dataset.read_batches(config.INPUT_PATH, list(COLUMNS))
+    rows, said = 0, time.monotonic()
+    while (batch := within(READ_TIMEOUT_S, lambda: next(batches, None))) is not None:
+        yield batch
+        rows += len(batch)
+        if time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            print(f"preflight: {rows:,} rows checked", file=sys.stderr, flush=True)
+
+
+def _wrong_types(batch: pa.RecordBatch, scan: RowScan) -> Problem | None:
+    ids, prompts = (batch.schema.field(name).type for name in COLUMNS)
+    fits = (pa.types.is_integer(ids) or _is_text(ids)) and _is_text(prompts)
+    if fits and (not scan.ids or scan.ids[0].type == ids):
+        return None
+    expected = "the columns " + " and ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
+    found = f"id of type {ids} and prompt of type {prompts}"
+    if fits:
+        expected, found = f"ids of type {scan.ids[0].type} in every file", f"{ids} from row {scan.rows} on"
+    return Problem(expected, found, "Set INPUT_PATH to a dataset with these columns, or convert them")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _silent_store() -> str | None:
+    if config.S3_ENDPOINT_URL is None or not config.INPUT_PATH.startswith("s3://"):
+        return None
+    # pyarrow's S3 client takes no proxy from the environment.
+    reason = endpoint.silence(config.S3_ENDPOINT_URL, through_proxy=False)
+    return f"{_where()}: {reason}" if reason else None
+
+
+def _where() -> str:
+    return f"{config.INPUT_PATH} at endpoint {config.S3_ENDPOINT_URL or 'AWS'}"
+
+
+def _unreadable(found: str) -> Problem:
+    expected = "Parquet files with the columns " + " and ".join(COLUMNS)
+    change = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT_URL to its store if it is not AWS"
+    return Problem(expected, found, change)

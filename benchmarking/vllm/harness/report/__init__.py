@@ -1,0 +1,1 @@
+"""The page, the Markdown summary and the tables, from the records alone."""

@@ -1,0 +1,109 @@
+"""What stands above the results: the conditions they hold under, and what limits them."""
+
+from collections.abc import Sequence
+
+from harness.comparison.comparability import MEASURED_TOLERANCE, asked, dataset_name, read_back, unknowns
+from harness.comparison.sections import Section
+from harness.report.tables import UNKNOWN, Table
+from harness.schema import Record
+
+
+def common(sections: Sequence[Section]) -> Table:
+    """What all sections share."""
+    facts = [_facts(section) for section in sections]
+    rows = [
+        (name, _text(name, value))
+        for name, value in facts[0].items()
+        if all(_same(other, name, value) for other in facts)
+    ]
+    return Table("The same for all results", ("setting", "value"), rows)
+
+
+def varying(sections: Sequence[Section]) -> Table:
+    """What tells the sections apart: one row a section; results are never averaged across rows."""
+    facts = [_facts(section) for section in sections]
+    names = list(dict.fromkeys(name for each in facts for name in each))
+    names = [name for name in names if any(each.get(name) != facts[0].get(name) for each in facts)]
+    rows = [
+        (section.name, *(_text(name, each.get(name)) for name in names))
+        for section, each in zip(sections, facts, strict=True)
+    ]
+    return Table("What differs between the results", ("conditions", *names), rows)
+
+
+def limitations(sections: Sequence[Section], problems: Sequence[str]) -> list[str]:
+    """What a reader must know before quoting a figure; each line appears only where it applies."""
+    runs = [run for section in sections for run in section.runs]
+    return [text for text in (*_of_the_runs(runs), *_of_the_method(sections), *problems) if text]
+
+
+def _of_the_runs(runs: Sequence[Record]) -> list[str]:
+    knobs = [run["config"] for run in runs]
+    machines = [run["hardware"] for run in runs if run["hardware"]]
+    without_gpu = sum(not machine.get("gpus") for machine in machines)
+    commits = sorted({str(run["commit"])[:12] for run in runs if run["commit"]})
+    changed = any("+changes" in str(run["commit"]) for run in runs)
+    warned = sum(bool(run["warnings"]) for run in runs)
+    return [
+        "Some weights are random (LOAD_FORMAT dummy): same arithmetic, meaningless text."
+        if any(knob.get("LOAD_FORMAT") == "dummy" for knob in knobs)
+        else "",
+        f"{without_gpu} of {len(runs)} runs had no GPU: they show how strategies feed an engine, not what a GPU gains."
+        if without_gpu
+        else "",
+        "Output lengths are fixed somewhere: no request ends early there, which hides what continuous batching is for."
+        if any(knob.get("OUTPUT_LEN_DISTRIBUTION", "fixed") == "fixed" for knob in knobs)
+        else "",
+        f"The suite's code changed between runs (commits {', '.join(commits)})." if len(commits) > 1 else "",
+        "Some runs were made with uncommitted changes to the suite." if changed else "",
+        f"{warned} of {len(runs)} runs carry warnings from their counters; they stand in the list of every run."
+        if warned
+        else "",
+    ]
+
+
+def _of_the_method(sections: Sequence[Section]) -> list[str]:
+    unknown = sorted({name for section in sections for run in section.kept for name in unknowns(run)})
+    bad, apart = (
+        sum(map(len, found)) for found in zip(*((s.unsuccessful, s.set_apart) for s in sections), strict=True)
+    )
+    return [
+        "Intervals are 95 %: of twenty of them, one misses by chance. They assume that strategies scatter alike, in "
+        "per cent, and they hold for these machines and data only.",
+        f"Sizes that a machine measures for itself, such as the number of KV blocks, count as equal within "
+        f"{MEASURED_TOLERANCE:.0%}.",
+        f"Not read back from all engines: {', '.join(unknown)}." if unknown else "",
+        f"{bad} run(s) did not end in a valid result; they are listed, and paid for in the cost." if bad else "",
+        f"{apart} valid run(s) are set apart: their engines ran with something else." if apart else "",
+    ]
+
+
+def _facts(section: Section) -> dict[str, object]:
+    """Asked for, and what the engines said (where all strategies of the section agree)."""
+    first = section.first
+    said = [read_back(run) for run in section.kept]
+    agreed = {
+        f"engine: {name}": value
+        for name, value in (said[0] if said else {}).items()
+        if all(_equal(s, name, value) for s in said)
+    }
+    return {"dataset": dataset_name(first), "rows": (first["rows"] or {}).get("in"), **asked(first), **agreed}
+
+
+def _equal(facts: dict[str, object], name: str, value: object) -> bool:
+    return facts.get(name) == value
+
+
+def _same(facts: dict[str, object], name: str, value: object) -> bool:
+    return name in facts and facts[name] == value
+
+
+def _text(name: str, value: object) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, list):
+        items = [str(item) for item in value]
+        return ", ".join(f"{items.count(item)} x {item}" for item in dict.fromkeys(items)) or "none"
+    if name.lower().endswith("_bytes") and isinstance(value, int | float):
+        return f"{value / 1e9:,.4g} GB"
+    return f"{value:,.0f}" if isinstance(value, float) and value >= 1000 else str(value)

@@ -1,0 +1,180 @@
+"""The report: one self-contained HTML page and a Markdown summary, written from the records alone.
+
+    page.write(record_file.load(config.RESULTS_PATH), config.RESULTS_PATH, config.GPU_PRICE_PER_HOUR)
+
+No script, no font, no image from anywhere; the page's own policy forbids requests. The same records give the same
+bytes, so a committed report changes only when its records do.
+"""
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import schema
+from harness.comparison import sections, verdicts
+from harness.comparison.questions import job_s, steady_s_per_token
+from harness.report import bounds as best
+from harness.report import charts, conditions, curves, summary
+from harness.report.tables import Table, markdown_text
+from harness.schema import Record
+
+TITLE = "Feeding prompts to vLLM: which way is fastest"
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; margin: 1em 0 .3em; font-size: 13px; display: block; overflow-x: auto }
+caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space: nowrap }
+th { max-width: 9em } td:first-child { white-space: nowrap }
+th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
+.figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
+.note { color: #555; font-size: 13px; margin-top: .2em }
+figure { margin: 1.2em 0; break-inside: avoid } figcaption { font-weight: bold; font-size: 13px }
+svg { max-width: 100%; height: auto }
+@media print { body { max-width: none; margin: 0 } table { display: table; font-size: 9px } h2 { break-after: avoid } }
+"""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Chart:
+    svg: str
+
+
+Block = Heading | Notes | Table | Chart
+
+
+def write(records: Sequence[Record], results_path: Path, price: float | None) -> tuple[Path, Path]:
+    """Writes report.html and report.md into the results folder and returns their paths."""
+    blocks = build(records, results_path, price)
+    page, text = results_path / "report.html", results_path / "report.md"
+    page.write_text(as_html(blocks), encoding="utf-8")
+    text.write_text(as_markdown(blocks), encoding="utf-8")
+    return page, text
+
+
+def build(records: Sequence[Record], results_path: Path, price: float | None) -> list[Block]:
+    """The report's content in order: conditions and limitations before any result."""
+    good, problems = _fit_for_use(records)
+    if not good:
+        return [Heading("No results yet"), Notes([f"{results_path} holds no usable record.", *problems])]
+    groups = sections.group(good)
+    bounds = best.load(results_path)
+    if price is None:
+        problems.append("Cost is in GPU-seconds: GPU_PRICE_PER_HOUR is not set.")
+    return [
+        Heading("Conditions"),
+        conditions.common(groups),
+        *([conditions.varying(groups)] if len(groups) > 1 else []),
+        Heading("Limitations"),
+        Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
+        Heading("Results"),
+        *(summary.results(section, bounds, price) for section in groups),
+        *_if_any(summary.failures(groups)),
+        *_if_any(summary.set_apart(groups)),
+        Heading("Who wins, by how much, and how sure that is"),
+        *_questions(groups),
+        Heading("Charts"),
+        *(Chart(chart) for section in groups for chart in _charts(section, results_path)),
+        Chart(curves.crossover(verdicts.crossings(groups, bounds))),
+        Heading("Runs"),
+        summary.every_run(groups),
+    ]
+
+
+def as_html(blocks: Sequence[Block]) -> str:
+    body = "\n".join(_html(block) for block in blocks)
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        f"<title>{TITLE}</title><style>{STYLE}</style>"
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><h1>{TITLE}</h1>\n{body}\n</body></html>\n'
+
+
+def as_markdown(blocks: Sequence[Block]) -> str:
+    """Everything but the charts, which are in the page."""
+    parts = [f"# {TITLE}", *(_markdown(block) for block in blocks if not isinstance(block, Chart))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_text(records: Sequence[Record], results_path: Path, price: float | None, comparison: str | None = None) -> str:
+    """The page's tables for a terminal; of the conditions that a comparison has runs under, or of all."""
+    good, _ = _fit_for_use(records)
+    bounds = best.load(results_path)
+    groups = [section for section in sections.group(good) if not comparison or _takes_part(section, comparison)]
+    tables = [table for section in groups for table in (summary.results(section, bounds, price), verdicts.of(section))]
+    extra = [*_if_any(summary.failures(groups)), *_if_any(summary.set_apart(groups))]
+    return "\n\n".join(table.text() for table in (*tables, *extra) if isinstance(table, Table) and table.rows)
+
+
+def _takes_part(section: sections.Section, comparison: str) -> bool:
+    return any(run["config"].get("COMPARISON_ID") == comparison for run in section.runs)
+
+
+def _fit_for_use(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Records that pass the validator, and a line for each that does not: it is left out, not guessed at."""
+    found = [(record, schema.problems(record)) for record in records]
+    left_out = [
+        f"Left out: record {str(record.get('run_id'))[:8]} does not fit the format ({problems[0]}); "
+        "see `python benchmarking/vllm/compare.py --check`."
+        for record, problems in found
+        if problems
+    ]
+    return [record for record, problems in found if not problems], left_out
+
+
+def _questions(groups: Sequence[sections.Section]) -> list[Block]:
+    explained = (
+        "Ratio: how many times the seconds of the left strategy are those of the right one; above 1 the right one is "
+        "faster. Steady generation is the time an output token takes while all engines have work; the whole job is the "
+        "wall time, start-up included."
+    )
+    unasked = verdicts.without_runs(groups)
+    rest = [f"No runs for: {'; '.join(unasked)}."] if unasked else []
+    return [
+        Notes([explained]),
+        *_if_any(verdicts.noise(groups)),
+        *verdicts.asked(groups),
+        *([Notes(rest)] if rest else []),
+    ]
+
+
+def _charts(section: sections.Section, results_path: Path) -> list[str]:
+    heading = f"<h3>{html.escape(section.name)}</h3>"
+    rate: Callable[[Record], float | None] = lambda run: 1 / s if (s := steady_s_per_token(run)) else None  # noqa: E731
+    dots = charts.dots(section, "Whole job, s (a dot a run, a bar at the median; hollow: the A/A twin)", job_s)
+    steady = charts.dots(section, "Steady generation, output tokens/s (more is better)", rate)
+    return [heading + dots, steady, charts.waterfall(section), curves.hit_rate(section, results_path)]
+
+
+def _if_any(table: Table) -> list[Block]:
+    return [table] if table.rows else []
+
+
+def _html(block: Block) -> str:
+    if isinstance(block, Table):
+        return block.html()
+    if isinstance(block, Chart):
+        return block.svg
+    if isinstance(block, Heading):
+        return f"<h2>{html.escape(block.text)}</h2>"
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in block.lines)}</ul>"
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Table):
+        return block.markdown()
+    if isinstance(block, Heading):
+        return f"## {block.text}" + ("\n\nThe charts are in report.html." if block.text == "Charts" else "")
+    return "\n".join(f"- {markdown_text(line)}" for line in block.lines) if isinstance(block, Notes) else ""
