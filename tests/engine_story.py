@@ -36,7 +36,12 @@ def story(
         )
         last = {"first_scheduled_at": samples[0][0], "last_token_at": samples[-1][0], **latest}
         messages += [
-            {"kind": "sample", "at": at, "values": dict.fromkeys(SERIES, 0) | {"generation_tokens": tokens} | last}
+            {
+                "kind": "sample",
+                "at": at,
+                "counters": counters,
+                "values": dict.fromkeys(SERIES, 0) | {"generation_tokens": tokens} | last,
+            }
             for at, tokens in samples
         ]
     return [{**told, "received_at": message["at"], **message} for message in messages]

@@ -88,6 +88,7 @@ class EngineLog:
         _HANDLERS[kind](self, engine, message)
 
     def _sampled(self, engine: dict[str, Any], message: Message) -> None:
+        engine["after"] = message["counters"]
         engine["latest"] = {**engine["latest"], **message["values"]}
         self.series.append({"engine": message["engine"], "at": message["at"], **message["values"]})
 
@@ -96,13 +97,6 @@ class EngineLog:
         engine["before"] = engine["after"] = message["counters"]
         engine["latest"] = dict(message["counters"])
         self._actors.append(message["actor"])
-
-    def _counted(self, engine: dict[str, Any], message: Message) -> None:
-        engine["after"] = message["counters"]
-        if message["values"] is not None:
-            self._sampled(engine, message)
-        else:
-            engine["latest"] = {**engine["latest"], **message["counters"]}
 
     def let_go(self) -> None:
         """Drops the actors' handles, so that they may end."""
@@ -116,7 +110,6 @@ _HANDLERS: dict[str, Any] = {
     ),
     "ready": EngineLog._ready,
     "sample": EngineLog._sampled,
-    "counters": EngineLog._counted,
     "lost": lambda _, engine, message: engine.update(lost=message["error"]),
     "dead": lambda _, engine, message: engine.update(dead_at=message["at"]),
 }

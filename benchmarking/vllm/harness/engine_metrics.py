@@ -7,6 +7,7 @@ from the engine object's configuration after its core has answered, so they are 
 import gc
 import os
 import re
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -87,12 +88,18 @@ class Clock:
         self._since = time.time()
         self._prompt, self._generated = int(before["prompt_tokens"]), int(before["generation_tokens"])
         self._busy = False
+        # Ticked by the probe's thread, and by the engine's own where it reports.
+        self._lock = threading.Lock()
         self.max_running = 0
         self.first_scheduled_at: float | None = None
         self.last_token_at: float | None = None
 
     def tick(self, now: float) -> tuple[bool, int]:
         """Accounts for the time up to `now`; returns (nothing is running or waiting, tokens generated so far)."""
+        with self._lock:
+            return self._tick(now)
+
+    def _tick(self, now: float) -> tuple[bool, int]:
         prompt, generated = int(_total(SCALARS["prompt_tokens"])), int(_total(SCALARS["generation_tokens"]))
         running = int(_total(SCALARS["running"]))
         idle = running + int(_total(SCALARS["waiting"])) == 0

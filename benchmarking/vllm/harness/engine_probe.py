@@ -7,8 +7,7 @@ what it sees to the driver's EngineLog actor (engine_log.py). Messages, all time
     importing   vLLM appears in the process
     building    the engine core's process exists
     ready       the engine answers: settings read back, counters before the first request
-    sample      every PROBE_INTERVAL_S: the columns of engine_metrics.SERIES
-    counters    each time the engine runs dry, and at least every interval: everything vLLM counts
+    sample      every PROBE_INTERVAL_S, and each time the engine runs dry: all that vLLM counts, and a row of the series
     dead        the core's process is gone
     lost        the probe itself failed, and why
     note        text for the user (batch statistics), from `report`
@@ -30,6 +29,9 @@ TICK_S = 0.02
 # Until the engine is there nothing is counted, and looking for its process costs milliseconds.
 START_TICK_S = 0.2
 
+# The clock of this process's engine, once there is one; `report` reads it from the engine's own thread.
+_clock: Any = None
+
 
 def start() -> None:
     """Starts the watching thread in this process; called by Ray at the start of every worker."""
@@ -48,7 +50,7 @@ def report(text: str) -> None:
 
     log = _engine_log()
     if log is not None:
-        messages = [_message("note", text=text), _message("counters", counters=metrics.counters(), values=None)]
+        messages = [_message("note", text=text), *([_sample(metrics, _clock)] if _clock else [])]
         ray.get([log.tell.remote(message) for message in messages])
 
 
@@ -87,27 +89,34 @@ def _watch_engine() -> None:
         counters=before,
         actor=_own_handle(),
     )
-    _follow(log, cores, metrics.Clock(engine, before), metrics)
+    global _clock
+    _clock = metrics.Clock(engine, before)
+    _follow(log, cores, _clock, metrics)
 
 
 def _follow(log: Any, cores: list[Any], clock: Any, metrics: Any) -> None:
-    """Ticks until a core dies; full counters whenever the engine has run dry, so that none is lost when its owner
+    """Ticks until a core dies; samples also whenever the engine has run dry, so that nothing is lost when its owner
     is killed at the end of the job."""
     next_sample = 0.0
     counted = None
     while True:
         now = time.time()
         idle, generated = clock.tick(now)
-        if now >= next_sample:
-            _send(log, "sample", values=metrics.sample(clock))
+        due = now >= next_sample
+        if due or (idle and generated != counted):
+            log.tell.remote(_sample(metrics, clock))
+            counted = generated
+        if due:
             next_sample = now + config.PROBE_INTERVAL_S
             if not _alive(cores):
                 _send(log, "dead")
                 return
-        if idle and generated != counted:
-            _send(log, "counters", counters=metrics.counters(), values=metrics.sample(clock))
-            counted = generated
         time.sleep(TICK_S)
+
+
+def _sample(metrics: Any, clock: Any) -> dict[str, Any]:
+    clock.tick(time.time())
+    return _message("sample", counters=metrics.counters(), values=metrics.sample(clock))
 
 
 @contextmanager
