@@ -5,7 +5,7 @@
 
 Looks for each record's dataset by name below --datasets and makes sure by its fingerprint that it is the same. --write
 adds the possible hit rate, the floor and the working set to `results/bounds.jsonl`, from where the report takes them.
-Exits 1 if a prediction is off by more than three percentage points.
+Exits 1 if a prediction is off by more than three percentage points, or cannot be made.
 """
 
 import argparse
@@ -43,6 +43,7 @@ def main() -> None:
             off += _show(record, prompts, model)
         except (ValueError, StorageError) as error:
             print(f"{record['run_id'][:8]}  {record['strategy']:26}not forecast: {error}")
+            off += 1
             continue
         if args.write:
             _write(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
