@@ -4,11 +4,10 @@ import random
 
 import numpy as np
 import pyarrow as pa
-
-from harness.block_ids import number_blocks
-from harness.engine_state import Feed, Prompts
-from harness.feeding import Dataset
-from harness.text_order import TextOrder
+from harness.prediction.block_ids import number_blocks
+from harness.prediction.engine_state import Feed, Prompts
+from harness.prediction.feeding import Dataset
+from harness.prediction.text_order import TextOrder
 
 KNOBS = {
     "CONCURRENCY": 2,

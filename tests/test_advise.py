@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import advise
+import config
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from test_roofline import QWEN3_8B
-
-import config
-from harness import dataset, forecast_chart, generator, prompt_column, prompt_set, storage, tokenizing
+from harness.data import dataset, generator, storage
+from harness.data.prompts import Shape
+from harness.data.storage import StorageError
 from harness.overrides import SUITE_DIR
-from harness.prompts import Shape
-from harness.storage import StorageError
+from harness.prediction import forecast_chart, prompt_column, prompt_set, tokenizing
+from test_roofline import QWEN3_8B
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import vllm_scheduler
+from harness.prediction import feeding, forecast, prefix_tree
+from harness.prediction.block_cache import replay
+from harness.prediction.engine_state import Limits
 from prompt_sets import KNOBS, batches, dataset, numbered
-
-from harness import feeding, forecast, prefix_tree
-from harness.block_cache import replay
-from harness.engine_state import Limits
 
 ROOMY = Limits(4096, 64, 512, 4)
 # Prompts and outputs that fill all that they ask for; a hundred of these take three seconds.

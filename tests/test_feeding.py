@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness.prediction import daft_routing, feeding
+from harness.prediction.text_order import TextOrder
 from prompt_sets import KNOBS, dataset
-
-from harness import daft_routing, feeding
-from harness.text_order import TextOrder
 
 
 def random_texts(seed: int) -> list[str]:

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from harness.forecast_check import CROWDED, TOLERANCE, Setting, check, difference, start
-from harness.prompts import Shape
+from harness.data.prompts import Shape
+from harness.prediction.forecast_check import CROWDED, TOLERANCE, Setting, check, difference, start
 
 MANY_PREFIXES = Shape(96, 24, 48, 32)
 LONG_ANSWERS = Shape(40, 8, 48, 16)

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-from test_roofline import QWEN3_8B
-
 import config
-from harness import forecast, generator, model_shape, overrides, prefix_tree, prompt_set, record_forecast
+import pytest
+from harness import overrides
+from harness.data import generator
+from harness.data.prompts import Shape
 from harness.overrides import SUITE_DIR
-from harness.prompts import Shape
+from harness.prediction import forecast, model_shape, prefix_tree, prompt_set, record_forecast
+from test_roofline import QWEN3_8B
 
 KV_BLOCKS = 200
 

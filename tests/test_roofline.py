@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
+from harness.prediction import feeding, forecast, gpus, model_shape, prefix_tree, roofline
+from harness.prediction.engine_state import Limits
+from harness.prediction.model_shape import ModelShape
+from harness.prediction.roofline import Totals
 from prompt_sets import KNOBS, dataset
-
-from harness import feeding, forecast, gpus, model_shape, prefix_tree, roofline
-from harness.engine_state import Limits
-from harness.model_shape import ModelShape
-from harness.roofline import Totals
 
 QWEN3_8B = {
     "model_type": "qwen3",

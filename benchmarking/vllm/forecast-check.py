@@ -17,9 +17,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import config
-from harness import local_model
-from harness.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
+from harness.data import local_model
 from harness.overrides import SUITE_DIR
+from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
 
 LOCAL = SUITE_DIR.parents[1] / ".local"
 

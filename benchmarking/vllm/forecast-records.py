@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import model_shape, prompt_set, record_forecast
-from harness.model_shape import ModelShape
-from harness.prompt_set import PromptSet
-from harness.record_forecast import Record
-from harness.storage import StorageError
+from harness.data.storage import StorageError
+from harness.prediction import model_shape, prompt_set, record_forecast
+from harness.prediction.model_shape import ModelShape
+from harness.prediction.prompt_set import PromptSet
+from harness.prediction.record_forecast import Record
 
 TOLERANCE = 0.03
 HEAD = (

@@ -21,7 +21,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import config
-from harness import gpus, local_model, model_shape, overrides, prefix_tree, prompt_set, study
+from harness import overrides
+from harness.data import local_model
+from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
 SIZES = (50_000, 200_000, 800_000)
@@ -47,10 +49,9 @@ def main() -> None:
 
 def make(rows: int) -> str:
     """The dataset of this size, made unless it is there."""
+    from harness.data import generator
+    from harness.data.prompts import Shape
     from transformers import AutoTokenizer
-
-    from harness import generator
-    from harness.prompts import Shape
 
     tokenizer = AutoTokenizer.from_pretrained(LOCAL / "model")
     folder = str(LOCAL / "forecast-scaling")

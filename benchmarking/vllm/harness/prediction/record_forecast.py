@@ -9,11 +9,11 @@ record_forecast.bounds(record, data.prompts, model)   → a line of `bounds.json
 
 from typing import Any
 
-from harness import feeding, forecast, gpus, prefix_tree, roofline
-from harness.engine_state import Limits, Prompts
-from harness.feeding import Dataset
-from harness.forecast import Forecast
-from harness.model_shape import ModelShape
+from harness.prediction import feeding, forecast, gpus, prefix_tree, roofline
+from harness.prediction.engine_state import Limits, Prompts
+from harness.prediction.feeding import Dataset
+from harness.prediction.forecast import Forecast
+from harness.prediction.model_shape import ModelShape
 
 Record = dict[str, Any]
 
