@@ -1,6 +1,6 @@
 """Predicted against counted hit rates, on real vLLM engines with the small local model on CPU.
 
-    python benchmarking/vllm/forecast-check.py            # all settings, some five minutes on two cores
+    python benchmarking/vllm/forecast-check.py            # all settings, about two minutes on two cores
     python benchmarking/vllm/forecast-check.py tight      # those of one engine build
 
 Each setting (engine build, dataset, strategy, number of engines: see harness/forecast_check.py) adds a line to
@@ -19,13 +19,13 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 import config
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
-from harness.prediction.forecast_check import SETTINGS, TOLERANCE, Build, check, difference, start
+from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
 
 LOCAL = SUITE_DIR.parents[1] / ".local"
 
 
 def main() -> None:
-    builds = {setting.build.name: setting.build for setting in SETTINGS}
+    builds = {build.name: build for build in BUILDS}
     unknown = set(sys.argv[1:]) - set(builds)
     if unknown:
         sys.exit(f"forecast-check.py: expected some of {list(builds)}, found {sorted(unknown)}")
@@ -40,7 +40,7 @@ def main() -> None:
 def _run(build: Build, model: Path) -> list[dict[str, Any]]:
     llm = start(build, model)
     records = [check(llm, setting, model, LOCAL / "forecast-check") for setting in SETTINGS if setting.build is build]
-    llm.llm_engine.engine_core.shutdown()
+    llm.llm_engine.engine_core.shutdown(timeout=10)
     with (Path(config.RESULTS_PATH) / "forecast-check.jsonl").open("a") as file:
         for record in records:
             print(_line(record))

@@ -48,13 +48,13 @@ class Replayed(NamedTuple):
 def replay(
     prompts: Prompts, feed: Feed, limits: Limits, cost: StepCost | None = None, pool: Pool | None = None
 ) -> Replayed:
-    """Runs one engine until its feed is done. A pool may be reused: it is cleared first.
+    """Runs one engine until its feed is done. A pool of `pool_size` or more may be reused: it is cleared first.
 
     Raises ValueError for a row that could never run in this KV cache; vLLM would wait for ever.
     """
     _check_fit(prompts, feed, limits)
     if pool is None:
-        pool = new_pool(limits.kv_blocks, engine_state.contents(prompts, feed.rows, limits))
+        pool = new_pool(*engine_state.pool_size(prompts, feed.rows, limits))
     else:
         clear(pool)
     state = engine_state.new_state(prompts, feed, limits, pool)

@@ -40,9 +40,10 @@ def new_pool(blocks: int, contents: int) -> Pool:
     pool = Pool(np.zeros(blocks + 2, BLOCK), np.full(contents, NONE, CONTENT), np.array([blocks], np.int64))
     for name in ("content", "next_copy", "prev_copy"):
         pool.blocks[name] = NONE
-    ring = [blocks, *range(blocks), blocks + 1]
-    pool.blocks["next_free"][ring[:-1]] = ring[1:]
-    pool.blocks["prev_free"][ring[1:]] = ring[:-1]
+    # Head, blocks by number, tail.
+    ring = np.roll(np.append(np.arange(blocks, dtype=np.int32), blocks), 1)
+    pool.blocks["next_free"][ring] = np.append(ring[1:], blocks + 1)
+    pool.blocks["prev_free"][np.append(ring[1:], blocks + 1)] = ring
     return pool
 
 

@@ -151,10 +151,15 @@ def _new_lanes(feed: Feed) -> Records:
     return lanes
 
 
-def contents(prompts: Prompts, rows: Int32s, limits: Limits) -> int:
-    """How many block ids an engine that receives `rows` can use: the dataset's and those of generated tokens."""
-    own = _most_blocks(prompts, rows, limits) - prompts.tokens[rows] // prompts.block_size
-    return prompts.distinct + int(own.sum())
+def pool_size(prompts: Prompts, rows: Int32s, limits: Limits) -> tuple[int, int]:
+    """Blocks and contents that an engine needs which receives `rows`.
+
+    Blocks beyond all that its requests could hold together would never be taken. Contents are the dataset's block ids
+    and those of generated tokens.
+    """
+    most = _most_blocks(prompts, rows, limits)
+    own = most - prompts.tokens[rows] // prompts.block_size
+    return max(1, min(limits.kv_blocks, int(most.sum()))), prompts.distinct + int(own.sum())
 
 
 def _most_blocks(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:

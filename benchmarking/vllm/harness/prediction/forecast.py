@@ -74,8 +74,8 @@ def run_all(jobs: Sequence[Job], prompts: Prompts, cost: StepCost | None) -> lis
 def run(job: Job, prompts: Prompts, cost: StepCost | None) -> Forecast:
     """Replays each engine on its own."""
     feeds = [feed for feed in job.feeds if len(feed.rows)]
-    largest = max((engine_state.contents(prompts, feed.rows, job.limits) for feed in feeds), default=0)
-    pool = new_pool(job.limits.kv_blocks, largest)
+    sizes = [engine_state.pool_size(prompts, feed.rows, job.limits) for feed in feeds]
+    pool = new_pool(*map(max, zip(*sizes, strict=True))) if sizes else None
     engines = [replay(prompts, feed, job.limits, cost, pool) for feed in feeds]
     return _sum(job, engines)
 

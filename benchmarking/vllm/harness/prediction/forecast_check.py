@@ -44,33 +44,42 @@ class Setting(NamedTuple):
     engines: int
 
 
-# Prompts are 96 tokens (48 shared) and, where blocks are larger, 160 (96 shared).
 ROOMY = Build("roomy", 16, 4096, 32, 512)  # holds everything
-TIGHT = Build("tight", 16, 257, 32, 512)  # holds about 40 requests, a fraction of the prefixes
+TIGHT = Build("tight", 16, 257, 32, 512)  # holds 32 requests and some of the prefixes
 COARSE = Build("coarse", 32, 129, 32, 512)  # the same memory in blocks of 32
-# Outputs grow beyond what is left: requests are preempted.
-CROWDED = Build("crowded", 16, 65, 16, 256)
+CROWDED = Build("crowded", 16, 65, 16, 256)  # less than its requests grow to: they are preempted
+BUILDS = (ROOMY, TIGHT, COARSE, CROWDED)
 
-SHORT, LONG = Shape(240, 24, 48, 48), Shape(240, 24, 96, 64)
-FEW, MANY = Shape(240, 4, 48, 48), Shape(240, 80, 48, 48)
+FEW, SOME, MANY = (Shape(480, prefixes, 48, 48) for prefixes in (4, 24, 80))
+LONG = Shape(480, 40, 96, 64)
+GROWING = Shape(160, 16, 48, 16)
 
 SETTINGS = (
-    Setting(ROOMY, SHORT, 2, "naive-batch", 1),
+    Setting(ROOMY, SOME, 2, "naive-batch", 1),
     Setting(ROOMY, FEW, 2, "continuous-batch", 2),
+    Setting(ROOMY, MANY, 2, "continuous-batch", 2),
     Setting(ROOMY, MANY, 2, "prefix-bucketing", 2),
-    Setting(ROOMY, SHORT, 2, "ray-data", 1),
+    Setting(ROOMY, SOME, 2, "ray-data", 1),
     Setting(TIGHT, MANY, 4, "naive-batch", 1),
     Setting(TIGHT, MANY, 4, "naive-batch-sorted", 2),
+    Setting(TIGHT, FEW, 4, "continuous-batch", 1),
+    Setting(TIGHT, SOME, 4, "continuous-batch", 1),
     Setting(TIGHT, MANY, 4, "continuous-batch", 1),
-    Setting(TIGHT, MANY, 4, "continuous-batch-sorted", 1),
-    Setting(TIGHT, SHORT, 4, "prefix-bucketing", 2),
+    Setting(TIGHT, MANY, 4, "continuous-batch", 2),
+    Setting(TIGHT, MANY, 4, "continuous-batch-sorted", 2),
+    Setting(TIGHT, SOME, 4, "prefix-bucketing", 1),
+    Setting(TIGHT, MANY, 4, "prefix-bucketing", 2),
     Setting(TIGHT, MANY, 4, "ray-data", 2),
     Setting(COARSE, LONG, 4, "naive-batch", 2),
     Setting(COARSE, LONG, 4, "continuous-batch", 1),
+    Setting(COARSE, LONG, 4, "prefix-bucketing", 2),
+    Setting(COARSE, LONG, 4, "ray-data", 1),
     Setting(COARSE, LONG, 4, "perfect-placement", 2),
-    Setting(CROWDED, Shape(80, 8, 48, 16), 40, "continuous-batch", 1),
-    Setting(CROWDED, Shape(80, 8, 48, 16), 40, "continuous-batch-sorted", 2),
-    Setting(CROWDED, Shape(80, 8, 48, 16), 40, "ray-data", 1),
+    Setting(CROWDED, GROWING, 40, "naive-batch", 1),
+    Setting(CROWDED, GROWING, 40, "continuous-batch", 1),
+    Setting(CROWDED, GROWING, 40, "continuous-batch-sorted", 2),
+    Setting(CROWDED, GROWING, 40, "prefix-bucketing", 2),
+    Setting(CROWDED, GROWING, 40, "ray-data", 1),
 )
 
 

@@ -55,7 +55,7 @@ def profile(data: Dataset) -> Profile:
         rows_sharing=int(sharing.sum()),
         prefix_tokens=_quantiles(depth[sharing] * size),
         sharing=[step for step in _sharing(counts, size) if step["tokens"]],
-        working_set_tokens=int(shared.sum()) * size,
+        working_set_tokens=working_set_tokens(prompts),
         possible_hits=possible_hits(prompts),
     )
 
@@ -73,6 +73,12 @@ def possible_hits(prompts: Prompts) -> int:
     unread = np.bincount(last_blocks, minlength=prompts.distinct)
     lookups = len(prompts.block_ids) - len(last_blocks)
     return int(lookups - np.count_nonzero(unread == 0)) * prompts.block_size
+
+
+def working_set_tokens(prompts: Prompts) -> int:
+    """Tokens of the blocks that more than one row runs through, each once."""
+    counts = np.bincount(prompts.block_ids, minlength=prompts.distinct)
+    return int((counts >= 2).sum()) * prompts.block_size
 
 
 def totals(prompts: Prompts) -> Totals:

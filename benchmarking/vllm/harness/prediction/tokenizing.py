@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from harness.prediction.compiled import Int32s, Int64s
-from harness.progress_bar import ProgressBar
+from harness.prediction.progress_bar import ProgressBar
 from tokenizers import Tokenizer
 
 CHUNK = 1024  # prompts a batch

@@ -1,0 +1,105 @@
+"""Records beside their forecasts: predicted against counted hit rate, floor against measured time.
+
+    python benchmarking/vllm/forecast-records.py
+    python benchmarking/vllm/forecast-records.py --datasets s3://bucket/sets --model ~/models/qwen3-8b --write
+
+Looks for each record's dataset by name below --datasets and makes sure by its fingerprint that it is the same. --write
+adds the possible hit rate, the floor and the working set to `results/bounds.jsonl`, from where the report takes them.
+Exits 1 if a prediction is off by more than three percentage points, or cannot be made.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import config
+from harness.data.storage import StorageError
+from harness.prediction import model_shape, prompt_set, record_forecast
+from harness.prediction.model_shape import ModelShape
+from harness.prediction.prompt_set import PromptSet
+from harness.prediction.record_forecast import Record
+
+TOLERANCE = 0.03
+HEAD = (
+    f"{'run':10}{'strategy':26}{'dataset':18}{'predicted':>10}{'counted':>10}{'points':>8}"
+    f"{'floor':>10}{'took':>10}{'floor / took':>14}"
+)
+
+
+def main() -> None:
+    args = _arguments()
+    records = [json.loads(line) for line in (args.results / "records.jsonl").read_text().splitlines()]
+    model = model_shape.read(args.model)
+    print(HEAD)
+    known: dict[Any, PromptSet] = {}
+    off = 0
+    for record in records:
+        if record["status"] != "ok":
+            continue
+        try:
+            prompts = _prompts(record, args, known)
+            off += _show(record, prompts, model)
+        except (ValueError, StorageError) as error:
+            print(f"{record['run_id'][:8]}  {record['strategy']:26}not forecast: {error}")
+            off += 1
+            continue
+        if args.write:
+            _write(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
+    sys.exit(1 if off else 0)
+
+
+def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSet]) -> PromptSet:
+    """The dataset of a record, kept in `known` for those that follow. Raises ValueError if it is another one."""
+    knobs = record_forecast.settings(record)
+    names = ("OUTPUT_LEN", "OUTPUT_LEN_DISTRIBUTION", "BLOCK_SIZE", "MAX_MODEL_LEN")
+    key = (record["dataset"]["fingerprint"], *(knobs[name] for name in names))
+    if key not in known:
+        url = f"{args.datasets}/{record['dataset']['name'].removesuffix('.parquet')}.parquet"
+        prompts = prompt_set.load(url, args.model, knobs)
+        if prompts.column.fingerprint != record["dataset"]["fingerprint"]:
+            wanted = record["dataset"]["fingerprint"]
+            raise ValueError(f"{url}: expected fingerprint {wanted}, found {prompts.column.fingerprint}")
+        known.clear()  # one dataset at a time fits in memory
+        known[key] = prompts
+    return known[key]
+
+
+def _show(record: Record, prompts: PromptSet, model: ModelShape) -> bool:
+    """Prints a record's line; True if its prediction is off."""
+    predicted = record_forecast.predict(record, prompts.data)
+    rate = predicted.hit_rate if predicted else None
+    counted = record_forecast.counted_hit_rate(record)
+    difference = rate - counted if rate is not None and counted is not None else None
+    floor_s = record_forecast.floor_s(record, prompts.data.prompts, model)
+    took_s = record_forecast.generation_s(record)
+    share = floor_s / took_s if floor_s and took_s else None
+    print(
+        f"{record['run_id'][:8]}  {record['strategy']:26}{record['dataset']['name']:18}"
+        f"{_number(rate, 10, 4)}{_number(counted, 10, 4)}{_number(difference and difference * 100, 8, 2)}"
+        f"{_number(floor_s, 10, 1)}{_number(took_s, 10, 1)}{_number(share, 14, 2)}"
+    )
+    return difference is not None and abs(difference) > TOLERANCE
+
+
+def _number(value: float | None, width: int, digits: int) -> str:
+    return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
+
+
+def _write(bounds: Record, results: Path) -> None:
+    with (results / "bounds.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(bounds, allow_nan=False) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Predicted against counted hit rates, floor against measured time.")
+    parser.add_argument("--results", type=Path, default=Path(config.RESULTS_PATH), help="folder of records.jsonl")
+    parser.add_argument("--datasets", default=config.DATASETS_PATH, help="folder or s3:// prefix of the datasets")
+    parser.add_argument("--model", default=config.MODEL_NAME, help="hub id or folder: tokenizer and config.json")
+    parser.add_argument("--write", action="store_true", help="append to bounds.jsonl beside the records")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""advise.py on files as people have them: what it says, what it refuses, and what it leaves out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import advise
+import config
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from harness.data import dataset, generator, storage
+from harness.data.prompts import Shape
+from harness.data.storage import StorageError
+from harness.overrides import SUITE_DIR
+from harness.prediction import forecast_chart, prompt_column, prompt_set, tokenizing
+from test_roofline import QWEN3_8B
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Qwen3-8B's sizes with the local model's tokenizer."""
+    folder = tmp_path_factory.mktemp("qwen3-8b")
+    (folder / "config.json").write_text(json.dumps(QWEN3_8B))
+    (folder / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
+    return folder
+
+
+@pytest.fixture
+def run(qwen_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """advise.py's main on arguments; returns what it prints."""
+    monkeypatch.setattr(prompt_set, "CACHE", tmp_path / "tokens")
+    monkeypatch.setattr(config, "NAIVE_PARTITIONS", 1)
+    monkeypatch.setattr(config, "CONTINUOUS_BATCH_SIZE", 16)
+
+    def call(data: str | Path, *arguments: str) -> str:
+        fixed = ["advise.py", str(data), "--model", str(qwen_folder), "--engines", "2", "--output-len", "16"]
+        monkeypatch.setattr(sys, "argv", [*fixed, *arguments])
+        advise.main()
+        return capsys.readouterr().out
+
+    return call
+
+
+def texts(rows: int, groups: int) -> list[str]:
+    """Prompts of 48 shared and 16 own words, each one token of the local model."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnp" for vowel in "aeiou"]
+
+    def word(number: int) -> str:
+        return " " + syllables[number // 45 % 45] + syllables[number % 45]
+
+    return [
+        "".join(word(row % groups * 48 + i) for i in range(48)) + "".join(word(2000 - row * 7 - i) for i in range(16))
+        for row in range(rows)
+    ]
+
+
+def write(file: Path, **columns: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), file)
+    return file
+
+
+def test_shared_prefixes_are_found_counted_and_forecast(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", id=range(200), prompt=texts(200, 10))
+    report = json.loads(run(file, "--json", "--price", "3", "--plot", str(tmp_path / "rates.svg")))
+    found = report["dataset"]
+    # Three blocks of 16 shared by ten groups; each group's first prompt has to compute them.
+    assert (found["rows"], found["tokens"], found["shared_prefixes"]) == (200, 200 * 64, 10)
+    assert found["working_set_tokens"] == 10 * 48
+    assert found["possible_hits"] == 190 * 48
+    rates = {row["strategy"]: row["hit_rate"] for row in report["strategies"]}
+    assert set(rates) == {"naive-batch", "naive-batch-sorted", "continuous-batch", "continuous-batch-sorted",
+                          "prefix-bucketing", "ray-data", "perfect-placement"}  # fmt: skip
+    assert max(rates.values()) <= found["possible_hit_rate"]
+    # Ten groups on two engines: each has to be computed twice in arrival order, once when placed well.
+    assert rates["continuous-batch"] < rates["perfect-placement"]
+    assert report["floor"]["wall_s"] <= min(row["wall_s"] for row in report["strategies"])
+    assert all(row["lowest"] <= row["speedup"] <= row["highest"] for row in report["strategies"])
+    svg = (tmp_path / "rates.svg").read_text()
+    assert svg.startswith("<svg")
+    assert svg.count("<polyline") == 7
+    text = "\n".join(report["text"])
+    assert "200 prompts share 10 prefixes of 48 tokens" in text
+    assert "at 3 an hour" in text
+
+
+def test_prompts_that_share_nothing_have_nothing_to_gain(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tokenising before each batch, which is naive-batch's alone, would be a gain; its measured time is noise here.
+    monkeypatch.setattr(tokenizing, "seconds_a_token", lambda *_: 0.0)
+    out = run(write(tmp_path / "my.parquet", id=range(40), prompt=texts(40, 40)), "--engines", "1")
+    assert "no two prompts share a block" in out
+    assert "Nothing to be gained" in out
+    assert "at most 0.0% of their tokens" in out
+
+
+def test_a_cache_too_small_for_the_prefixes_makes_order_pay(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", id=range(800), prompt=texts(800, 40))
+    advice = json.loads(run(file, "--json", "--engines", "1", "--kv-tokens", "400"))["advice"]
+    assert advice["best"] in ("naive-batch-sorted", "continuous-batch-sorted", "prefix-bucketing")
+    assert advice["order_gain"] > 1.1
+
+
+def test_nulls_blanks_and_empty_files_are_counted_and_left_out(run: Any, tmp_path: Path) -> None:
+    good = texts(30, 3)
+    write(tmp_path / "set/a.parquet", id=range(33), prompt=[*good, None, "", " \n"])
+    write(tmp_path / "set/b.parquet", id=pa.array([], pa.int64()), prompt=pa.array([], pa.string()))
+    (tmp_path / "set/c.parquet").touch()
+    out = run(tmp_path / "set")
+    assert "30 prompts" in out
+    assert "left out: 1 null, 2 blank" in out
+    assert "2 of 3 files are empty" in out
+
+
+def test_prompts_too_long_for_the_engine_are_counted_and_left_out(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 100)
+    file = write(tmp_path / "my.parquet", id=range(21), prompt=[*texts(20, 2), " bada" * 85])
+    out = run(file)
+    assert "20 prompts" in out
+    assert "1 too long for MAX_MODEL_LEN" in out
+
+
+def test_a_dataset_without_any_usable_prompt_is_no_crash(run: Any, tmp_path: Path) -> None:
+    out = run(write(tmp_path / "my.parquet", id=[1, 2], prompt=pa.array([None, " "], pa.string())))
+    assert "left out: 1 null, 1 blank" in out
+    assert "Nothing to forecast" in out
+
+
+def test_other_column_names_and_types_work(run: Any, tmp_path: Path) -> None:
+    column = pa.array(texts(20, 2), pa.large_string())
+    file = write(tmp_path / "my.parquet", question=column, key=[f"k{i}" for i in range(20)])
+    assert "20 prompts" in run(file, "--column", "question", "--id-column", "key")
+    assert "20 prompts" in run(file, "--column", "question", "--no-id")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": [1], "text": ["a"]}, r"expected columns \['prompt', 'id'\], found \['id', 'text'\]"),
+        ({"id": [1], "prompt": [3]}, r"expected text in column 'prompt', found int64"),
+    ],
+)
+def test_a_file_without_a_column_of_text_is_refused(
+    run: Any, tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        run(write(tmp_path / "my.parquet", **columns))
+
+
+def test_no_file_and_a_damaged_file_are_refused_by_name(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="absent"):
+        run(tmp_path / "absent")
+    (tmp_path / "bad.parquet").write_text("not Parquet at all")
+    with pytest.raises(SystemExit, match=r"bad\.parquet"):
+        run(tmp_path / "bad.parquet")
+
+
+@pytest.mark.usefixtures("s3_endpoint")
+def test_a_folder_on_s3_reads_as_a_local_one_does(tmp_path: Path) -> None:
+    local = write(tmp_path / "set" / "a.parquet", id=range(20), prompt=texts(20, 2))
+    fs, path = storage.filesystem("s3://data/set")
+    pafs.copy_files(str(local), f"{path}/a.parquet", destination_filesystem=fs)
+    there, here = prompt_column.read("s3://data/set"), prompt_column.read(tmp_path / "set")
+    assert there.texts.equals(here.texts)
+    assert (there.fingerprint, there.content_key) == (here.fingerprint, here.content_key)
+    with pytest.raises(StorageError, match="s3://data/none"):
+        prompt_column.read("s3://data/none")
+
+
+def test_the_fingerprint_is_that_of_the_suites_records(tokenizer: Any, tmp_path: Path) -> None:
+    manifest = generator.make(Shape(50, 3, 16, 16), tokenizer, str(tmp_path))
+    url = f"{tmp_path}/{manifest['name']}.parquet"
+    assert prompt_column.read(url).fingerprint == manifest["fingerprint"]
+    assert dataset.fingerprint(dataset.read_batches(url, ["id", "prompt"])) == manifest["fingerprint"]
+
+
+def test_tokens_are_kept_and_belong_to_the_texts_in_their_order(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tokenizing.load_tokenizer(str(model_folder))
+    write(tmp_path / "a.parquet", prompt=texts(30, 3))
+    write(tmp_path / "b.parquet", prompt=texts(30, 3)[::-1])
+    first, turned = (prompt_column.read(tmp_path / name, id_column=None) for name in ("a.parquet", "b.parquet"))
+    cold = tokenizing.tokenize(first.texts, first.content_key, tokenizer, tmp_path)
+    assert "tokenising [#" in capsys.readouterr().err
+    warm = tokenizing.tokenize(first.texts, first.content_key, tokenizer, tmp_path)
+    assert capsys.readouterr().err == ""
+    other = tokenizing.tokenize(turned.texts, turned.content_key, tokenizer, tmp_path)
+    for tokens, source in ((cold, first), (warm, first), (other, turned)):
+        expected = [tokenizer.encode(text).ids for text in source.texts.to_pylist()]
+        pairs = zip(tokens.starts, tokens.starts[1:], strict=False)
+        assert [tokens.ids[begin:end].tolist() for begin, end in pairs] == expected
+
+
+def test_an_interrupted_tokenisation_is_not_taken_for_a_whole_one(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = tokenizing.load_tokenizer(str(model_folder))
+    column = prompt_column.read(write(tmp_path / "a.parquet", prompt=texts(30, 3)), id_column=None)
+
+    def interrupted(*_: object) -> Any:
+        yield from list(real(*_))[:1]
+        raise KeyboardInterrupt
+
+    real = tokenizing._encode
+    monkeypatch.setattr(tokenizing, "CHUNK", 10)
+    monkeypatch.setattr(tokenizing, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path)
+    monkeypatch.setattr(tokenizing, "_encode", real)
+    assert len(tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path).starts) == 31
+
+
+def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, run: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected tokenizer\.json, found \[\]"):
+        tokenizing.load_tokenizer(str(tmp_path))
+    file = write(tmp_path / "data" / "my.parquet", id=[1], prompt=["a b c"])
+    with pytest.raises(SystemExit, match=r"expected config\.json"):
+        run(file, "--model", str(tmp_path))
+
+
+def test_a_laptop_needs_neither_engines_nor_torch() -> None:
+    engines = {"vllm", "ray", "daft", "torch", "transformers"}
+    code = f"import sys, advise; print(sorted({engines} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=SUITE_DIR, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_chart_names_each_strategy_and_both_marks() -> None:
+    svg = forecast_chart.draw({"one": [(100.0, 0.1), (1e6, 0.4)], "two": [(100.0, 0.2)]}, 5000, 2000, 0.5)
+    for label in ("one", "two", "this GPU", "shared prefixes", "possible", "tokens of KV cache"):
+        assert f">{label}</text>" in svg

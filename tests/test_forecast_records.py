@@ -1,0 +1,105 @@
+"""Records beside their forecasts: what forecast-records.py prints, writes and refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import config
+import pytest
+from harness import overrides
+from harness.data import generator
+from harness.data.prompts import Shape
+from harness.overrides import SUITE_DIR
+from harness.prediction import forecast, model_shape, prefix_tree, prompt_set, record_forecast
+from test_roofline import QWEN3_8B
+
+KV_BLOCKS = 200
+
+
+@pytest.fixture
+def folder(model_folder: Path, tokenizer: Any, tmp_path: Path) -> Path:
+    """A dataset in `sets` and, in `model`, Qwen3-8B's sizes with the local tokenizer."""
+    generator.make(Shape(300, 30, 48, 48), tokenizer, f"{tmp_path}/sets")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN3_8B))
+    (tmp_path / "model" / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
+    return tmp_path
+
+
+@pytest.fixture
+def record(folder: Path) -> dict[str, Any]:
+    """A run on an H200 whose counters are those of the replay, taken with vLLM 0.26."""
+    knobs = overrides.knob_values(config) | {"MODEL_NAME": "Qwen/Qwen3-8B", "CONCURRENCY": 1, "OUTPUT_LEN": 16}
+    engine = {"num_gpu_blocks": KV_BLOCKS + 1, "block_size": 16, "max_num_seqs": 32, "max_num_batched_tokens": 512}
+    manifest = json.loads((folder / "sets" / "300_0-5_30.manifest.json").read_text())
+    made: dict[str, Any] = {
+        "run_id": "0123456789abcdef",
+        "strategy": "continuous-batch",
+        "status": "ok",
+        "engines": [{"settings": engine}],
+        "config": knobs,
+        "dataset": {"name": "300_0-5_30", "fingerprint": manifest["fingerprint"]},
+        "hardware": {"gpus": ["NVIDIA H200"]},
+        "versions": {"vllm": "0.26.0"},
+        "phases_s": {"steady": 3.0, "tail": 1.0},
+        "counters": {},
+    }
+    data = prompt_set.load(f"{folder}/sets/300_0-5_30.parquet", f"{folder}/model", knobs, cache=None).data
+    limits = forecast.limits({**knobs, **{name.upper(): value for name, value in engine.items()}}, KV_BLOCKS)
+    found = forecast.forecast("continuous-batch", data, knobs, limits._replace(counts_retries=True))
+    made["counters"] = {"prefix_cache_queries": found.queries, "prefix_cache_hits": found.hits}
+    return made
+
+
+def run(folder: Path, records: list[dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results" / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    places = ["--results", f"{folder}/results", "--datasets", f"{folder}/sets", "--model", f"{folder}/model"]
+    command = [sys.executable, "forecast-records.py", *places, *arguments]
+    return subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_predicted_and_counted_rates_agree_and_the_bounds_are_written(folder: Path, record: dict[str, Any]) -> None:
+    result = run(folder, [record, record | {"status": "failed", "engines": None}], "--write")
+    assert result.returncode == 0, result.stderr
+    line = result.stdout.splitlines()[1].split()
+    assert line[:3] == ["01234567", "continuous-batch", "300_0-5_30"]
+    predicted, counted, points, floor_s, took_s, share = map(float, line[3:])
+    assert (predicted, points, took_s) == (counted, 0.0, 4.0)
+    # 30 prefixes of 48 tokens; the rest of the 300 prompts of 96 tokens can find them.
+    bounds = json.loads((folder / "results" / "bounds.jsonl").read_text())
+    assert bounds["run_id"] == record["run_id"]
+    assert bounds["possible_hit_rate"] == pytest.approx(270 * 48 / (300 * 96))
+    assert bounds["working_set_tokens"] == 30 * 48
+    assert bounds["floor_s"] == pytest.approx(floor_s, abs=0.05)
+    assert share == pytest.approx(bounds["floor_s"] / 4.0, abs=0.005)
+
+
+def test_a_prediction_that_is_off_by_more_than_three_points_fails(folder: Path, record: dict[str, Any]) -> None:
+    record["counters"]["prefix_cache_hits"] *= 0.8
+    assert run(folder, [record]).returncode == 1
+
+
+def test_another_dataset_of_that_name_is_refused_by_its_fingerprint(folder: Path, record: dict[str, Any]) -> None:
+    record["dataset"]["fingerprint"] = "f" * 32
+    result = run(folder, [record])
+    assert "expected fingerprint ffff" in result.stdout
+    assert result.returncode == 1
+
+
+def test_runs_on_cpu_have_no_floor_and_unknown_strategies_no_prediction(folder: Path, record: dict[str, Any]) -> None:
+    knobs = record_forecast.settings(record)
+    data = prompt_set.load(f"{folder}/sets/300_0-5_30.parquet", f"{folder}/model", knobs, cache=None).data
+    model = model_shape.from_config(QWEN3_8B)
+    on_cpu = record | {"hardware": {"gpus": []}}
+    assert record_forecast.floor_s(on_cpu, data.prompts, model) is None
+    assert not record_forecast.limits(on_cpu).async_scheduling
+    assert record_forecast.predict(record | {"strategy": "sideways"}, data) is None
+    assert record_forecast.possible_hit_rate(data.prompts) == prefix_tree.possible_hits(data.prompts) / (300 * 96)
+
+
+def test_only_counters_of_vllm_up_to_0_26_count_every_lookup(record: dict[str, Any]) -> None:
+    for version, expected in (("0.26.0", True), ("0.27.0", False), ("1.0.1", False)):
+        assert record_forecast.limits(record | {"versions": {"vllm": version}}).counts_retries is expected
