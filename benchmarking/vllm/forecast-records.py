@@ -56,7 +56,7 @@ def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSe
     names = ("OUTPUT_LEN", "OUTPUT_LEN_DISTRIBUTION", "BLOCK_SIZE", "MAX_MODEL_LEN")
     key = (record["dataset"]["fingerprint"], *(knobs[name] for name in names))
     if key not in known:
-        url = f"{args.datasets}/{record['dataset']['name'].removesuffix('.parquet')}.parquet"
+        url = f"{args.datasets}/{_dataset_name(record)}.parquet"
         prompts = prompt_set.load(url, args.model, knobs)
         if prompts.column.fingerprint != record["dataset"]["fingerprint"]:
             wanted = record["dataset"]["fingerprint"]
@@ -76,7 +76,7 @@ def _show(record: Record, prompts: PromptSet, model: ModelShape) -> bool:
     took_s = record_forecast.generation_s(record)
     share = floor_s / took_s if floor_s and took_s else None
     print(
-        f"{record['run_id'][:8]}  {record['strategy']:26}{record['dataset']['name']:18}"
+        f"{record['run_id'][:8]}  {record['strategy']:26}{_dataset_name(record):18}"
         f"{_number(rate, 10, 4)}{_number(counted, 10, 4)}{_number(difference and difference * 100, 8, 2)}"
         f"{_number(floor_s, 10, 1)}{_number(took_s, 10, 1)}{_number(share, 14, 2)}"
     )
@@ -90,6 +90,11 @@ def _number(value: float | None, width: int, digits: int) -> str:
 def _write(bounds: Record, results: Path) -> None:
     with (results / "bounds.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(bounds, allow_nan=False) + "\n")
+
+
+def _dataset_name(record: Record) -> str:
+    """Records name their dataset as its path stood in config.py; the name alone finds it elsewhere."""
+    return Path(record["dataset"]["name"]).name.removesuffix(".parquet")
 
 
 def _arguments() -> argparse.Namespace:
