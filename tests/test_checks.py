@@ -36,6 +36,17 @@ def test_rows_in_any_order_are_joined_by_id() -> None:
     assert verdict.rows == {"in": 25, "out": 25} | rows
 
 
+def test_rows_in_any_order_are_held_against_their_own_lengths() -> None:
+    """Rows that come back as they finish, in an order of their own, each with the length that its id was given."""
+    lengths = np.arange(25) + 1
+    order = np.random.default_rng(2).permutation(25)
+    ids = pa.array(np.random.default_rng(3).choice(1000, 25, replace=False))
+    returned = table(ids.take(pa.array(order)), tokens=lengths[order])
+    assert check(ids, returned, lengths, counters(lengths)).ok
+    by_position = table(ids.take(pa.array(order)), tokens=lengths)
+    assert not check(ids, by_position, lengths, counters(lengths)).ok
+
+
 def test_lost_doubled_and_foreign_rows_are_counted_and_named() -> None:
     verdict = check(IDS, table([*range(3, 25), 10, 10, 11, 99]), 7, counters([7] * 25))
     assert [verdict.rows[kind] for kind in ("out", "missing", "doubled", "unknown")] == [26, 3, 2, 1]

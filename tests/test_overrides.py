@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import overrides
+from harness.engines import engine_args
 from harness.overrides import ConfigError
 
 SUITE = Path(__file__).resolve().parents[1] / "benchmarking" / "vllm"
@@ -66,3 +67,9 @@ def test_the_published_settings_are_the_defaults() -> None:
     shown = subprocess.run([sys.executable, "-c", command], cwd=SUITE, env=environment, capture_output=True, text=True)
     path = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
     assert eval(shown.stdout) == ["Qwen/Qwen3-8B", path, 128, 128, 4096, {"min_tokens": 128, "max_tokens": 128}]
+
+
+def test_with_nothing_set_no_limit_is_left_to_an_engines_own_default() -> None:
+    """vLLM's defaults differ between LLM and AsyncLLM: a limit that is not passed is not equal in all strategies."""
+    limits = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384, "max_model_len": 4096, "block_size": 16}
+    assert {name: engine_args().get(name) for name in limits} == limits

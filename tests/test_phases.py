@@ -1,8 +1,9 @@
-"""Phases and waterfall from engine logs written by hand."""
+"""Phases, waterfall and the number of engines from engine logs written by hand."""
 
+import config
 import pytest
 from engine_story import log_of, story
-from harness import phases, waterfall
+from harness import evidence, phases, waterfall
 
 
 def test_phases_are_cut_where_the_engines_say_and_add_up() -> None:
@@ -72,3 +73,12 @@ def test_idle_engine_seconds_and_imbalance_count_the_engine_that_ran_dry_first()
     log = log_of(a, b)
     assert waterfall.idle_engine_s(log) == pytest.approx(4)
     assert waterfall.imbalance(log) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("built", "right"), [(1, False), (2, True), (3, False), (8, False)])
+def test_a_run_builds_exactly_concurrency_engines_and_never_one_a_partition(
+    monkeypatch: pytest.MonkeyPatch, built: int, right: bool
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    problems = evidence.wrong_engine_count(log_of(*(story(f"engine {i}") for i in range(built))))
+    assert problems == ([] if right else [f"{built} engines were built, expected CONCURRENCY = 2"])

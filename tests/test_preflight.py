@@ -1,8 +1,12 @@
 """What preflight refuses, what it says, and that it says it at once."""
 
 import importlib
+import json
+import runpy
 import shutil
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import preflight
+from harness import cluster, preflight
 from harness.data import dataset, local_model
 from harness.preflight import deadline, disk, endpoint, installation, prompt_length, workload
 from harness.preflight.problem import PreflightError, Problem
+from harness.run import EXIT_CODES, Run
 
+SCRIPTS = sorted(path for path in installation.SUITE_DIR.glob("*.py") if "run(__file__" in path.read_text())
 MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
 
 
@@ -208,6 +214,16 @@ def test_a_missing_interface_is_one_line_with_the_versions_installed_and_wanted(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_loads_without_what_is_missing_so_that_preflight_can_name_it(
+    monkeypatch: pytest.MonkeyPatch, script: Path
+) -> None:
+    for module, name, _ in installation.INTERFACES:
+        monkeypatch.delattr(importlib.import_module(module), name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    runpy.run_path(str(script))
+
+
 def test_a_version_off_its_pin_is_one_line_with_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pins = tmp_path / "other.txt"
     pins.write_text('ray[data,client]==1.0 # old\nvllm==0.1\njupyter==0.1\ndaft==0.1; python_version < "3"\n-r more\n')
@@ -295,6 +311,26 @@ def test_all_problems_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == "preflight: no engine was started"
     assert [line[:5] for line in lines[1:]] == [f"  {n}. " for n in range(1, 6)]
+
+
+def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cluster's GPUs are counted, and a run of more engines ends before any of them is asked for."""
+    monkeypatch.setattr(cluster, "connect", lambda: False)
+    monkeypatch.setattr(cluster, "gpus", lambda: 1)
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    called: list[str] = []
+    status = Run("naive-batch.py", lambda: called.append("strategy")).execute()
+    assert (status, EXIT_CODES[status], called) == ("refused", 3, [])
+    record = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert record["status"] == "refused"
+    assert (
+        "expected 2 GPUs in the Ray cluster (CONCURRENCY 2 x 1), found 1. Set CONCURRENCY to at most 1"
+        in (record["error"])
+    )
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ python benchmarking/vllm/continuous-batch-sorted.py
 import config
 import daft
 import pyarrow as pa
-from daft.functions import prompt
 from harness.engines import engine_args
 from harness.run import run
-from vllm import SamplingParams
 
 
 def continuous_batch() -> pa.Table:
+    from daft.functions import prompt
+    from vllm import SamplingParams
+
     df = daft.read_parquet(config.INPUT_PATH).into_partitions(config.CONTINUOUS_PARTITIONS)
     df = df.sort("prompt")
     output = prompt(

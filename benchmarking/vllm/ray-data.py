@@ -11,7 +11,6 @@ import ray
 from harness.data import storage
 from harness.engines import engine_args
 from harness.run import run
-from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
 
 def request(row: dict[str, Any]) -> dict[str, Any]:
@@ -23,6 +22,8 @@ def answer(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def ray_data() -> pa.Table:
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
     engines = vLLMEngineProcessorConfig(
         model_source=config.MODEL_NAME,
         engine_kwargs=engine_args(),
