@@ -115,7 +115,8 @@ _PARSERS: dict[Any, Any] = {str: str, int: int, float: _finite, bool: _bool}
 
 
 def _expectation(options: tuple[Any, ...]) -> str:
-    names = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", types.NoneType: "none"}
+    numbers = {int: "a whole number", float: "a finite number"}
+    names = {str: "text", **numbers, bool: "true or false", types.NoneType: "none"}
     return " or ".join(names[option] for option in options)
 
 
