@@ -14,6 +14,7 @@ def test_a_cluster_that_is_gone_is_named_within_seconds(monkeypatch: pytest.Monk
         address = f"{scheme}127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     started = time.monotonic()
-    with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address}.*RAY_ADDRESS=local"):
+    with pytest.raises(ConnectionError, match=f"no Ray cluster answers at {address}.*RAY_ADDRESS=local") as caught:
         cluster.connect()
+    assert caught.value.__cause__ is None  # what a record names is the innermost error
     assert time.monotonic() - started < 10

@@ -96,9 +96,9 @@ def _join(address: str, options: dict[str, Any]) -> None:
         ray.init(address=address, **options)
     except OSError as error:
         raise ConnectionError(
-            f"no Ray cluster answers at {address}. Start one, point RAY_ADDRESS at it, or set RAY_ADDRESS=local to run "
-            "on this machine alone"
-        ) from error
+            f"no Ray cluster answers at {address} ({error}). Start one, point RAY_ADDRESS at it, or set "
+            "RAY_ADDRESS=local to run on this machine alone"
+        ) from None  # A record names the innermost error, which must be this one.
 
 
 def _knock(address: str) -> None:
