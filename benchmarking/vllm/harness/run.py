@@ -46,6 +46,7 @@ class Run:
         self._started_here = False
         self._started_at = 0.0
         self._node = ""
+        self._stopped_by: str | None = None
 
     def execute(self) -> str:
         """Runs to the end and returns the record's status."""
@@ -57,7 +58,7 @@ class Run:
             return self._close("refused", str(error))
         except BaseException as error:  # noqa: BLE001  (a run that stops for any reason is a record that says why)
             traceback.print_exc()
-            return self._close("failed", _cause(error))
+            return self._close("failed", self._stopped_by or _cause(error))
         return self._close("invalid" if problems else "ok", "; ".join(problems) or None)
 
     def _prepare(self) -> None:
@@ -174,7 +175,9 @@ class Run:
 
     def _interrupted(self, number: int, _frame: Any) -> None:
         if not self._closing.locked():
-            raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
+            # Kept aside, because Ray raises a KeyboardInterrupt of its own in its place.
+            self._stopped_by = f"stopped by {signal.Signals(number).name}"
+            raise KeyboardInterrupt
 
 
 def _cause(error: BaseException) -> str:
