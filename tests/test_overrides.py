@@ -34,6 +34,8 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_SEQS", "many", "BENCH_SEQS='many': expected a whole number"),
         ("BENCH_SEQS", "1.5", "BENCH_SEQS='1.5': expected a whole number"),
         ("BENCH_SEQS", "none", "BENCH_SEQS='none': expected a whole number"),
+        ("BENCH_SHARE", "nan", "BENCH_SHARE='nan': expected a finite number"),
+        ("BENCH_SHARE", "inf", "BENCH_SHARE='inf': expected a finite number"),
         ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
         ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
         ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; expected one of"),
@@ -73,3 +75,10 @@ def test_with_nothing_set_no_limit_is_left_to_an_engines_own_default() -> None:
     """vLLM's defaults differ between LLM and AsyncLLM: a limit that is not passed is not equal in all strategies."""
     limits = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384, "max_model_len": 4096, "block_size": 16}
     assert {name: engine_args().get(name) for name in limits} == limits
+
+
+def test_a_relative_folder_is_looked_up_from_config_whether_it_is_there_or_not() -> None:
+    config = {**knobs(), "RESULTS_PATH": "not/yet", "OUTPUT_PATH": "results", "MODEL_NAME": "Qwen/Qwen3-8B"}
+    overrides.apply(config, {})
+    found = [config[name] for name in ("RESULTS_PATH", "OUTPUT_PATH", "MODEL_NAME", "INPUT_PATH")]
+    assert found == [str(SUITE / "not" / "yet"), str(SUITE / "results"), "Qwen/Qwen3-8B", "s3://bucket/x"]

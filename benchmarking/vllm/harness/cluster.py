@@ -8,8 +8,10 @@ environment, so they need the pinned packages but not the repository.
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import config
@@ -19,6 +21,7 @@ from harness.data import storage
 FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.
 STOP_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 def connect() -> bool:
@@ -46,19 +49,35 @@ def gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
+def this_node() -> str:
+    """The name of this node in the engines' messages."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
 def disconnect(started_here: bool, pids: Iterable[int]) -> None:
     """Leaves Ray (stops it, if it was started here) and ends what is left of the engines' processes on this node."""
     import psutil
     import ray
 
-    ours = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    ours = [process for pid in pids if (process := _process(pid))]
     family = psutil.Process().children(recursive=True) if started_here else []
     stopper = threading.Thread(target=ray.shutdown, daemon=True)
     stopper.start()
     stopper.join(STOP_TIMEOUT_S)
     _, left = psutil.wait_procs({*ours, *family}, timeout=5)
     for process in left:
-        process.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+
+
+def _process(pid: int) -> Any:
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
 
 
 def _address() -> str:
@@ -73,12 +92,20 @@ def _join(address: str, options: dict[str, Any]) -> None:
     import ray
 
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except ConnectionError as error:
+    except OSError as error:
         raise ConnectionError(
-            f"no Ray cluster answers at {address}. Start one, point RAY_ADDRESS at it, or set RAY_ADDRESS=local to run "
-            "on this machine alone"
-        ) from error
+            f"no Ray cluster answers at {address} ({error}). Start one, point RAY_ADDRESS at it, or set "
+            "RAY_ADDRESS=local to run on this machine alone"
+        ) from None  # A record names the innermost error, which must be this one.
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens at host:port; ray.init would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
 
 
 def _runtime_env() -> dict[str, Any]:

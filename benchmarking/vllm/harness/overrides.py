@@ -6,6 +6,7 @@ A knob is an annotated upper-case name of the config module; its annotation says
 """
 
 import json
+import math
 import os
 import tomllib
 import types
@@ -37,7 +38,7 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             name = variable.removeprefix(PREFIX)
             config[name] = parse(variable, text, _known(variable, name, knobs))
     for name in LOCAL_PATHS:
-        config[name] = absolute(config[name])
+        config[name] = absolute(config[name], hub_id=name == "MODEL_NAME")
 
 
 def knob_types(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,12 +73,13 @@ def parse(variable: str, text: str, hint: Any) -> Any:
         raise ConfigError(f"{variable}={text!r}: expected {_expectation(options)}") from error
 
 
-def absolute(path: str | None) -> str | None:
-    """A relative folder that exists beside config.py as an absolute path; hub ids and URLs as they are."""
+def absolute(path: str | None, hub_id: bool = False) -> str | None:
+    """A relative path, seen from config.py, as an absolute one; URLs as they are, and so is what may be a hub id unless
+    there is such a folder or it begins with a dot."""
     if path is None or "://" in path or Path(path).is_absolute():
         return path
     local = SUITE_DIR / path
-    return str(local.resolve()) if local.exists() or path.startswith(".") else path
+    return str(local.resolve()) if not hub_id or local.exists() or path.startswith(".") else path
 
 
 def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,11 +104,20 @@ def _bool(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
-_PARSERS: dict[Any, Any] = {str: str, int: int, float: float, bool: _bool}
+def _finite(text: str) -> float:
+    """No NaN or infinity, which JSON, and so a record, cannot hold."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+_PARSERS: dict[Any, Any] = {str: str, int: int, float: _finite, bool: _bool}
 
 
 def _expectation(options: tuple[Any, ...]) -> str:
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
+    numbers = {int: "a whole number", float: "a finite number"}
+    names = {str: "text", **numbers, bool: "true or false", types.NoneType: "none"}
     return " or ".join(names[option] for option in options)
 
 
