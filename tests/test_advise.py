@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from harness import overrides
 from harness.data import dataset, generator, storage
 from harness.data.prompts import Shape
 from harness.data.storage import StorageError
@@ -237,3 +238,15 @@ def test_the_chart_names_each_strategy_and_both_marks() -> None:
     svg = forecast_chart.draw({"one": [(100.0, 0.1), (1e6, 0.4)], "two": [(100.0, 0.2)]}, 5000, 2000, 0.5)
     for label in ("one", "two", "this GPU", "shared prefixes", "possible", "tokens of KV cache"):
         assert f">{label}</text>" in svg
+
+
+def test_output_lengths_may_vary_by_prompt(qwen_folder: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", prompt=texts(30, 3))
+    knobs = overrides.knob_values(config) | {"OUTPUT_LEN_DISTRIBUTION": "uniform"}
+    loaded = prompt_set.load(
+        file, str(qwen_folder), knobs, id_column_name=None, cache=None, output_length=lambda ids: int(ids[-1]) % 7 + 1
+    )
+    ends = loaded.tokens.ids[loaded.tokens.starts[1:] - 1]
+    assert loaded.data.prompts.outputs.tolist() == [int(end) % 7 + 1 for end in ends]
+    with pytest.raises(ValueError, match="OUTPUT_LEN_DISTRIBUTION='uniform': expected 'fixed'"):
+        prompt_set.load(file, str(qwen_folder), knobs, id_column_name=None, cache=None)

@@ -4,9 +4,9 @@
     python benchmarking/vllm/forecast-scaling.py 50000 200000
 
 Prompts over 512 prefixes, made for the local model's tokenizer; eight engines with the KV cache that Qwen3-8B leaves on
-an H200. Each size is measured in a process of its own: reading, tokenising (first time), planning (sorting the texts,
-numbering the blocks) and the study (all strategies, five KV capacities, three engine counts). Adds a line a size to
-`results/forecast-scaling.jsonl`.
+an H200. Each size is measured in a process of its own: reading, tokenising (near 0 where the tokens are kept from an
+earlier run), planning (sorting the texts, numbering the blocks) and the study (all strategies at five KV capacities and
+three engine counts). Adds a line a size to `results/forecast-scaling.jsonl`.
 """
 
 import argparse

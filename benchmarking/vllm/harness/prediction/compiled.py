@@ -5,6 +5,8 @@ plain Python, a second compiled. Machine code is cached, so only the first run p
 """
 
 import hashlib
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -22,15 +24,16 @@ Int64s = npt.NDArray[np.int64]
 Records = Any
 
 # numba looks only at the file of the function itself when it decides whether cached code is stale. Compiled functions
-# here call each other across files, so the cache lies in a folder named after the content of all of them.
-_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
-_DIGEST = hashlib.blake2b(b"".join(file.read_bytes() for file in _SOURCES), digest_size=8).hexdigest()
-_CACHE = Path(__file__).parent / "__pycache__" / f"numba-{_DIGEST}"
+# here call each other across files, so the cache lies in a folder named after the content of all files that use this.
+_FOLDER = Path(__file__).parent
+_TEXTS = [file.read_bytes() for file in sorted(_FOLDER.glob("*.py"))]
+_DIGEST = hashlib.blake2b(b"".join(text for text in _TEXTS if b"compiled" in text), digest_size=8).hexdigest()
+_ROOT = _FOLDER / "__pycache__" if os.access(_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """`function` as machine code without the interpreter's lock: threads run it side by side."""
     if not numba.config.CACHE_DIR:
-        numba.config.CACHE_DIR = str(_CACHE)
+        numba.config.CACHE_DIR = str(_ROOT / f"numba-{_DIGEST}")
     result: Any = numba.njit(cache=True, nogil=True)(function)
     return result  # type: ignore[no-any-return]

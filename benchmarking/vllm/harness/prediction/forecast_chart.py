@@ -47,7 +47,7 @@ def _grid(axes: Axes) -> Iterator[str]:
         yield _text(LEFT - 6, axes.y(rate) + 4, f"{rate:.0%}", "end")
     for step in range(5):
         tokens = 10 ** (axes.low + (axes.high - axes.low) * step / 4)
-        yield _text(axes.x(tokens), HEIGHT - BOTTOM + 18, f"{tokens:,.0f}", "middle")
+        yield _text(axes.x(tokens), HEIGHT - BOTTOM + 18, f"{float(f'{tokens:.2g}'):,.0f}", "middle")
     yield _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "tokens of KV cache", "middle")
 
 

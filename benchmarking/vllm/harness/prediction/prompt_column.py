@@ -32,6 +32,14 @@ def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None =
 
     Raises StorageError if there is nothing to read, ValueError for a missing column or one that is not text.
     """
+    column = _usable(*_read(url, prompt_column, id_column))
+    # What reading took beside the texts goes back to the system now, not when the allocator sees fit.
+    pa.default_memory_pool().release_unused()
+    return column
+
+
+def _read(url: str | Path, prompt_column: str, id_column: str | None) -> tuple[pa.Table, int, int]:
+    """Columns `id` and `prompt` of all files, the number of files, and of those without rows."""
     fs, path = storage.filesystem(url)
     try:
         files = dataset.files(fs, path)
@@ -40,7 +48,7 @@ def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None =
         raise storage.failure(url, error) from None
     filled = [table for table in tables if table is not None and table.num_rows]
     schema = pa.schema([("id", pa.string()), ("prompt", pa.large_string())])
-    return _usable(pa.concat_tables([schema.empty_table(), *filled]), len(files), len(files) - len(filled))
+    return pa.concat_tables([schema.empty_table(), *filled]), len(files), len(files) - len(filled)
 
 
 def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: str | None) -> pa.Table | None:
@@ -66,11 +74,12 @@ def _usable(table: pa.Table, files: int, empty_files: int) -> PromptColumn:
     filled = pc.is_valid(prompts)
     text = pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(prompts)), 0), False)
     nulls = table.num_rows - (pc.sum(filled).as_py() or 0)
-    usable = table.filter(text)
-    texts = usable.column("prompt").combine_chunks()
-    texts = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
+    # Texts are most of the memory of a forecast: no copy but the one that makes them contiguous.
+    usable = table if pc.all(text).as_py() else table.filter(text)
     blanks = table.num_rows - nulls - usable.num_rows
-    return PromptColumn(texts, _fingerprint(usable), _content_key(texts), files, empty_files, nulls, blanks)
+    fingerprint = _fingerprint(usable)
+    texts = pa.concat_arrays(usable.column("prompt").chunks or [pa.array([], pa.large_string())])
+    return PromptColumn(texts, fingerprint, _content_key(texts), files, empty_files, nulls, blanks)
 
 
 def _fingerprint(table: pa.Table) -> str:

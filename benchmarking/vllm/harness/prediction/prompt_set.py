@@ -1,13 +1,15 @@
 """A dataset made ready for forecasts: read, tokenised, its blocks numbered, its texts sorted."""
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from harness import overrides
 from harness.prediction import block_ids, prompt_column, tokenizing
+from harness.prediction.compiled import Int32s
 from harness.prediction.feeding import Dataset
 from harness.prediction.prompt_column import PromptColumn
 from harness.prediction.text_order import TextOrder
@@ -34,23 +36,25 @@ def load(
     prompt_column_name: str = "prompt",
     id_column_name: str | None = "id",
     cache: Path | None = CACHE,
+    output_length: Callable[[Int32s], int] | None = None,
 ) -> PromptSet:
-    """Uses OUTPUT_LEN, BLOCK_SIZE and MAX_MODEL_LEN of `knobs`.
+    """Uses BLOCK_SIZE, MAX_MODEL_LEN and, unless `output_length` tells each prompt's from its tokens, OUTPUT_LEN.
 
     Raises ValueError or StorageError where nothing can be forecast, with the reason.
     """
-    outputs_each = _output_len(knobs)
+    if output_length is None:
+        _refuse_varying_lengths(knobs)
     marks = [time.perf_counter()]
     column = prompt_column.read(url, prompt_column_name, id_column_name)
     marks.append(time.perf_counter())
     tokenizer = tokenizing.load_tokenizer(model)
     tokens = tokenizing.tokenize(column.texts, column.content_key, tokenizer, cache)
     marks.append(time.perf_counter())
-    fits = np.diff(tokens.starts) + outputs_each <= knobs["MAX_MODEL_LEN"]
+    outputs = _outputs(tokens, knobs, output_length)
+    fits = np.diff(tokens.starts) + outputs <= knobs["MAX_MODEL_LEN"]
     texts = column.texts
     if not fits.all():
-        texts, tokens = texts.filter(fits), tokenizing.select(tokens, fits)
-    outputs = np.full(len(texts), outputs_each, np.int32)
+        texts, tokens, outputs = texts.filter(fits), tokenizing.select(tokens, fits), outputs[fits]
     prompts = block_ids.number_blocks(tokens.ids, tokens.starts, outputs, knobs["BLOCK_SIZE"])
     data = Dataset(prompts, TextOrder(texts))
     marks.append(time.perf_counter())
@@ -59,10 +63,17 @@ def load(
     return PromptSet(column, tokens, data, int((~fits).sum()), read_s, tokenize_s, plan_s, one_by_one_s)
 
 
-def _output_len(knobs: Mapping[str, Any]) -> int:
+def _outputs(tokens: Tokens, knobs: Mapping[str, Any], output_length: Callable[[Int32s], int] | None) -> Int32s:
+    """Tokens that each prompt generates."""
+    if output_length is None:
+        return np.full(len(tokens.starts) - 1, knobs["OUTPUT_LEN"], np.int32)
+    rows = itertools.pairwise(tokens.starts.tolist())
+    return np.array([output_length(tokens.ids[begin:end]) for begin, end in rows], np.int32)
+
+
+def _refuse_varying_lengths(knobs: Mapping[str, Any]) -> None:
     if knobs["OUTPUT_LEN_DISTRIBUTION"] != "fixed":
         raise ValueError(
-            f"OUTPUT_LEN_DISTRIBUTION={knobs['OUTPUT_LEN_DISTRIBUTION']!r}: expected 'fixed', the only one that is "
-            "forecast; the hit rate hardly depends on it"
+            f"OUTPUT_LEN_DISTRIBUTION={knobs['OUTPUT_LEN_DISTRIBUTION']!r}: expected 'fixed', or a function that tells "
+            "each prompt's length from its tokens"
         )
-    return int(knobs["OUTPUT_LEN"])
