@@ -21,7 +21,7 @@ TESTS = Path(__file__).parent
 FAKE = '''"""A fake strategy: no engine, no prompts; it sleeps and records a synthetic run."""
 import json, os, signal, sys, time
 import config
-from harness import overrides, record_file
+from harness import overrides, record_file, records
 from synthetic import failed, record
 
 STRATEGY, KIND = {name!r}, {kind!r}
@@ -31,7 +31,7 @@ if KIND == "hangs":
 if KIND == "dies":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep({sleep_s})
-knobs = overrides.knob_values(config)
+knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
 made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
 made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
 if KIND == "fails":
