@@ -33,6 +33,8 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_SEQS", "many", "BENCH_SEQS='many': expected a whole number"),
         ("BENCH_SEQS", "1.5", "BENCH_SEQS='1.5': expected a whole number"),
         ("BENCH_SEQS", "none", "BENCH_SEQS='none': expected a whole number"),
+        ("BENCH_SHARE", "nan", "BENCH_SHARE='nan': expected a finite number"),
+        ("BENCH_SHARE", "inf", "BENCH_SHARE='inf': expected a finite number"),
         ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
         ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
         ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; expected one of"),

@@ -6,6 +6,7 @@ A knob is an annotated upper-case name of the config module; its annotation says
 """
 
 import json
+import math
 import os
 import tomllib
 import types
@@ -102,11 +103,20 @@ def _bool(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
-_PARSERS: dict[Any, Any] = {str: str, int: int, float: float, bool: _bool}
+def _finite(text: str) -> float:
+    """No NaN or infinity, which JSON, and so a record, cannot hold."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+_PARSERS: dict[Any, Any] = {str: str, int: int, float: _finite, bool: _bool}
 
 
 def _expectation(options: tuple[Any, ...]) -> str:
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "none"}
+    numbers = {int: "a whole number", float: "a finite number"}
+    names = {str: "text", **numbers, bool: "true or false", types.NoneType: "none"}
     return " or ".join(names[option] for option in options)
 
 
