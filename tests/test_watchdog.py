@@ -53,3 +53,26 @@ def test_a_dead_engine_is_named_unless_all_work_was_done() -> None:
     dead = [{"kind": "dead", "at": 21.0, "received_at": 21.0, "engine": "a", "node": "node", "pid": 1}]
     assert "engine a died" in str(watchdog(log_of(story("a"), dead)).verdict())
     assert watchdog(log_of(story("a"), dead), expected_tokens=1000).verdict() is None
+
+
+def test_without_a_probe_silence_is_no_sign_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "PROBE_INTERVAL_S", 0.0)
+    dog = watchdog(log_of())
+    dog.started_at -= 3600
+    assert dog.verdict() is None
+
+
+def test_an_engine_whose_probe_failed_is_named_as_unseen_and_not_as_stalled() -> None:
+    lost = {
+        "kind": "lost",
+        "at": 11.0,
+        "received_at": 11.0,
+        "engine": "a",
+        "node": "node",
+        "pid": 1,
+        "error": "OSError: x",
+    }
+    dog = watchdog(log_of(story("a", ready=time.time() - 100), [lost]))
+    assert dog.verdict() is None
+    dog.moved_at -= 31
+    assert "the probe failed in engine a (OSError: x)" in str(dog.verdict())

@@ -63,7 +63,8 @@ class Watchdog:
 
     def verdict(self) -> str | None:
         """Why the run cannot finish, by what the engines have said so far, or None."""
-        return self._dead_engine() or self._late_start() or self._stall()
+        # With the probe off engines say nothing, which is no sign of trouble.
+        return self._dead_engine() or self._late_start() or self._stall() if config.PROBE_INTERVAL_S > 0 else None
 
     def _dead_engine(self) -> str | None:
         dead = [engine["engine"] for engine in self._log.engines.values() if engine["dead_at"]]
@@ -77,7 +78,7 @@ class Watchdog:
             return None
         return (
             f"{ready} of {config.CONCURRENCY} engines ready after {waited:.0f} s and no token generated "
-            "(WATCHDOG_START_S); is there a GPU for each, and did Ray start their actors?"
+            f"(WATCHDOG_START_S); {self._blind() or 'is there a GPU for each, and did Ray start their actors?'}"
         )
 
     def _stall(self) -> str | None:
@@ -90,8 +91,13 @@ class Watchdog:
             return None
         return (
             f"no token generated for {idle:.0f} s (WATCHDOG_STALL_S) after {tokens} of {self._expected}: "
-            "a prompt was refused, rows were lost, or the rows are not coming back"
+            f"{self._blind() or 'a prompt was refused, rows were lost, or the rows are not coming back'}"
         )
+
+    def _blind(self) -> str | None:
+        """Engines that may well be generating, unseen."""
+        lost = [f"{engine['engine']} ({engine['lost']})" for engine in self._log.engines.values() if "lost" in engine]
+        return f"the probe failed in engine {', '.join(lost)}" if lost else None
 
     def _show_progress(self) -> None:
         now = time.time()
