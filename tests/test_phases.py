@@ -2,7 +2,7 @@
 
 import pytest
 from engine_story import log_of, story
-from harness import phases, waterfall
+from harness import evidence, phases, waterfall
 
 
 def test_phases_are_cut_where_the_engines_say_and_add_up() -> None:
@@ -72,3 +72,13 @@ def test_idle_engine_seconds_and_imbalance_count_the_engine_that_ran_dry_first()
     log = log_of(a, b)
     assert waterfall.idle_engine_s(log) == pytest.approx(4)
     assert waterfall.imbalance(log) == pytest.approx(1.5)
+
+
+def test_a_finish_reason_that_only_one_engine_counted_is_not_dropped() -> None:
+    def told(name: str, finished: dict[str, int]) -> list[dict[str, object]]:
+        totals = dict.fromkeys(evidence.SUMMED, 0) | {"finished": finished}
+        return [{**message, "counters": totals} if "counters" in message else message for message in story(name)]
+
+    counters = evidence.counters_total(log_of(told("a", {"length": 2}), told("b", {"stop": 1})), 3)
+    assert counters is not None
+    assert counters["finished"] == {"length": 2, "stop": 1}

@@ -163,4 +163,5 @@ def _buckets(counts: dict[str, Any]) -> dict[str, int]:
 
 
 def _added(many: list[dict[str, int]]) -> dict[str, int]:
-    return {key: sum(counts.get(key, 0) for counts in many) for key in many[0]}
+    keys = dict.fromkeys(key for counts in many for key in counts)
+    return {key: sum(counts.get(key, 0) for counts in many) for key in keys}
