@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import config
@@ -46,19 +47,35 @@ def gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
+def this_node() -> str:
+    """The name of this node in the engines' messages."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
 def disconnect(started_here: bool, pids: Iterable[int]) -> None:
     """Leaves Ray (stops it, if it was started here) and ends what is left of the engines' processes on this node."""
     import psutil
     import ray
 
-    ours = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    ours = [process for pid in pids if (process := _process(pid))]
     family = psutil.Process().children(recursive=True) if started_here else []
     stopper = threading.Thread(target=ray.shutdown, daemon=True)
     stopper.start()
     stopper.join(STOP_TIMEOUT_S)
     _, left = psutil.wait_procs({*ours, *family}, timeout=5)
     for process in left:
-        process.send_signal(signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+
+
+def _process(pid: int) -> Any:
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
 
 
 def _address() -> str:

@@ -72,6 +72,11 @@ class EngineLog:
         """Sum of a counter over the engines, as last seen."""
         return sum(int(engine["latest"].get(counter) or 0) for engine in self.engines.values())
 
+    def pids(self, node: str) -> list[int]:
+        """The engines' processes on a node. On another node the same number is somebody else's process."""
+        engines = [engine for engine in self.engines.values() if engine["node"] == node]
+        return [pid for engine in engines for pid in [engine["pid"], *engine["cores"]]]
+
     def built(self) -> list[dict[str, Any]]:
         """The engines whose core was started, in order."""
         return sorted((e for e in self.engines.values() if "core_started_at" in e), key=lambda e: e["core_started_at"])

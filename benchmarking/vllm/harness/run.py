@@ -45,22 +45,27 @@ class Run:
         self._closing = threading.Lock()
         self._started_here = False
         self._started_at = 0.0
+        self._node = ""
+        self._stopped_by: str | None = None
 
     def execute(self) -> str:
         """Runs to the end and returns the record's status."""
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self._prepare()
             table, ended_at = self._generate()
+            problems = self._judge(table, ended_at)
         except preflight.PreflightError as error:
             return self._close("refused", str(error))
         except BaseException as error:  # noqa: BLE001  (a run that stops for any reason is a record that says why)
             traceback.print_exc()
-            return self._close("failed", _cause(error))
-        return self._judge(table, ended_at)
+            return self._close("failed", self._stopped_by or _cause(error))
+        return self._close("invalid" if problems else "ok", "; ".join(problems) or None)
 
     def _prepare(self) -> None:
+        self._catch_signals()
         self._started_here = cluster.connect()
+        # Again: ray.init puts its own handler there, which kills Ray's processes before anything is recorded.
+        self._catch_signals()
         self._workload = preflight.run(cluster.gpus())
         self._record.update(dataset=self._workload_record(), hardware=machine.hardware())
         # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
@@ -79,6 +84,7 @@ class Run:
     def _generate(self) -> tuple[pa.Table, float]:
         """The clock runs from the strategy's call until its rows are back and, where that is asked for, written."""
         mailbox = engine_log.open_mailbox()
+        self._node = cluster.this_node()
         watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
         self._started_at = time.time()
         watchdog.start()
@@ -106,33 +112,72 @@ class Run:
             time.sleep(0.2)
             watchdog.drain()
 
-    def _judge(self, table: pa.Table, ended_at: float) -> str:
-        self._record.update(evidence(self._log, self._workload, table, self._started_at, ended_at, self._write_s))
-        problems = self._record.pop("problems")
-        return self._close("invalid" if problems else "ok", "; ".join(problems) or None)
+    def _judge(self, table: pa.Table, ended_at: float) -> list[str]:
+        found = evidence(self._log, self._workload, table, self._started_at, ended_at, self._write_s)
+        problems: list[str] = found.pop("problems")
+        self._record.update(found)
+        return problems
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
-        status = self._close("failed", reason)
-        os._exit(EXIT_CODES[status])
+        try:
+            self._close("failed", reason)
+        except BaseException:  # noqa: BLE001  (an error here would end this thread only, and leave the run waiting)
+            traceback.print_exc()
+        finally:
+            os._exit(EXIT_CODES["failed"])
 
     def _close(self, status: str, error: str | None) -> str:
-        """Writes the record, ends the processes, prints the results; whoever comes second waits for the exit."""
+        """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
-        if self._started_at and self._record["wall_s"] is None:
-            self._record.update(evidence(self._log, None, None, self._started_at, time.time()))
-            self._record.pop("problems")
         self._record.update(status=status, error=error)
-        records.append(self._record, self._log.rows(self._started_at), config.RESULTS_PATH)
-        self._log.let_go()
-        cluster.disconnect(self._started_here, _pids(self._log))
-        config.print_benchmark_results(self._record)
-        sys.stdout.flush()
-        return status
+        if self._started_at and self._record["wall_s"] is None:
+            self._add_evidence(time.time())
+        try:
+            recorded = self._append()
+            # Before the processes end: where Ray has lost its own, leaving it can end this one too.
+            config.print_benchmark_results(self._record)
+            sys.stdout.flush()
+        finally:
+            self._log.let_go()
+            cluster.disconnect(self._started_here, self._log.pids(self._node))
+        return status if recorded or status == "refused" else "failed"
 
+    def _add_evidence(self, ended_at: float) -> None:
+        """What is known of a run that did not return; half of the engines' story must not cost the record."""
+        self._record["wall_s"] = ended_at - self._started_at
+        try:
+            found = evidence(self._log, None, None, self._started_at, ended_at)
+        except Exception as error:  # noqa: BLE001  (the record says so)
+            traceback.print_exc()
+            found = {"warnings": [f"no figures, because what the engines said is incomplete: {_cause(error)}"]}
+        found.pop("problems", None)
+        self._record.update(found)
 
-def _pids(log: engine_log.EngineLog) -> list[int]:
-    return [pid for engine in log.engines.values() for pid in [engine["pid"], *engine["cores"]]]
+    def _append(self) -> bool:
+        """Whether the record is in its file. Where it is not, for a full disk, stdout still has it."""
+        try:
+            records.append(self._record, self._log.rows(self._started_at), config.RESULTS_PATH)
+        except OSError as error:
+            where = f"{config.RESULTS_PATH}: {error.strerror}"
+            print(
+                f"expected to append the record under RESULTS_PATH, found {where}. The last line of stdout is the "
+                "record; append it to records.jsonl by hand",
+                file=sys.stderr,
+            )
+            return False
+        return True
+
+    def _catch_signals(self) -> None:
+        """Ctrl-C and SIGTERM end the run with a record; a second one must not cost it."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupted)
+
+    def _interrupted(self, number: int, _frame: Any) -> None:
+        if not self._closing.locked():
+            # Kept aside, because Ray raises a KeyboardInterrupt of its own in its place.
+            self._stopped_by = f"stopped by {signal.Signals(number).name}"
+            raise KeyboardInterrupt
 
 
 def _cause(error: BaseException) -> str:

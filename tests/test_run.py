@@ -1,0 +1,121 @@
+"""However a run ends, there is a record that says why, and its processes are ended. No Ray, no engine."""
+
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import config
+import pyarrow as pa
+import pytest
+from engine_story import story
+from harness import cluster, record_file, run, schema
+from harness.preflight.workload import Workload
+
+
+class Ended(run.Run):
+    """A run whose strategy has returned a table, or raised, and whose engines have told a story."""
+
+    def __init__(self, end: Callable[[], Any], messages: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(Path("naive-batch.py"), lambda: pa.table({}))
+        self._end, self._messages = end, messages or []
+
+    def _prepare(self) -> None:
+        self._catch_signals()
+        self._workload = Workload(pa.array([1, 2]), "0" * 32, 2, 16)
+
+    def _generate(self) -> tuple[pa.Table, float]:
+        self._started_at, self._write_s, self._node = time.time() - 30, 0.0, "node"
+        self._log.extend(self._messages)
+        return self._end(), time.time()
+
+
+@pytest.fixture(autouse=True)
+def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[list[int]]]:
+    """What cluster.disconnect was told to end, once for each call."""
+    calls: list[list[int]] = []
+    monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
+    monkeypatch.setattr(cluster, "disconnect", lambda _, pids: calls.append(list(pids)))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield calls
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    (record,) = record_file.load(folder)
+    assert schema.problems(record) == []
+    return record
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
+    number: signal.Signals, tmp_path: Path, left: list[Any]
+) -> None:
+    def stop() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # as Ray does
+
+    assert Ended(stop).execute() == "failed"
+    assert recorded(tmp_path)["error"] == f"stopped by {number.name}"
+    assert len(left) == 1
+
+
+def test_a_second_signal_does_not_cost_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: list[Any]
+) -> None:
+    show = config.print_benchmark_results
+    impatient = lambda record: (os.kill(os.getpid(), signal.SIGINT), show(record))  # noqa: E731
+    monkeypatch.setattr(config, "print_benchmark_results", impatient)
+    assert Ended(lambda: os.kill(os.getpid(), signal.SIGTERM)).execute() == "failed"
+    assert "stopped by SIGTERM" in recorded(tmp_path)["error"]
+    assert len(left) == 1
+
+
+def test_a_table_that_cannot_be_checked_is_a_failed_run_and_not_a_lost_one(tmp_path: Path, left: list[Any]) -> None:
+    assert Ended(lambda: pa.table({"id": [1, 2]})).execute() == "failed"
+    record = recorded(tmp_path)
+    assert "expected columns id and output" in record["error"]
+    assert record["wall_s"] > 29
+    assert len(left) == 1
+
+
+def test_half_of_an_engines_story_does_not_cost_the_record(tmp_path: Path, left: list[Any]) -> None:
+    def fail() -> None:
+        raise RuntimeError("the node is gone")
+
+    without_import = [message for message in story("a") if message["kind"] != "importing"]
+    assert Ended(fail, without_import).execute() == "failed"
+    record = recorded(tmp_path)
+    assert record["error"] == "RuntimeError: the node is gone"
+    assert "what the engines said is incomplete" in record["warnings"][0]
+    assert record["phases_s"] is None
+    assert len(left) == 1
+
+
+def test_a_full_disk_leaves_the_record_on_stdout_and_no_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], left: list[Any]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record_file, "append", full)
+    monkeypatch.setattr(config, "PROBE_INTERVAL_S", 0.0)
+    table = pa.table({"id": [1, 2], "output": ["a", "b"], "output_tokens": [16, 16]})
+    assert Ended(lambda: table).execute() == "failed"
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["status"] == "ok"
+    assert "No space left on device" in said.err
+    assert len(left) == 1
+
+
+def test_only_processes_of_this_node_are_ended(left: list[Any]) -> None:
+    elsewhere = [{**message, "node": "another", "pid": 99} for message in story("b")]
+    Ended(lambda: os.kill(os.getpid(), signal.SIGTERM), [*story("a"), *elsewhere]).execute()
+    assert left == [[1, 2]]
