@@ -22,18 +22,20 @@ Manifest = dict[str, Any]
 def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Iterator[pa.RecordBatch]:
     """Streams batches of at most `rows` rows of `columns`, in order of file name and row.
 
-    Raises StorageError if there is nothing to read, and ValueError if a column is missing.
+    Raises StorageError if there is nothing to read, and ValueError if a column is missing or there twice, or if not
+    every strategy's reader takes the same files for data.
     """
     fs, path = storage.filesystem(url)
     where = str(url)
     try:
+        _refuse_ambiguous(fs, path)
         for file in files(fs, path):
             where = f"{url} (file {Path(file).name})"
             with fs.open_input_file(file) as source:
                 parquet = pq.ParquetFile(source, pre_buffer=True)
-                missing = sorted(set(columns) - set(parquet.schema_arrow.names))
-                if missing:
-                    raise ValueError(f"{where}: expected columns {columns}, found {parquet.schema_arrow.names}")
+                names = parquet.schema_arrow.names
+                if any(names.count(column) != 1 for column in columns):
+                    raise ValueError(f"{where}: expected columns {columns}, found {names}")
                 yield from parquet.iter_batches(rows, columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
         raise storage.failure(where, error) from None
@@ -51,6 +53,22 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
     if not found:
         raise FileNotFoundError("expected Parquet files, found none; make them with generate_data.ipynb")
     return found
+
+
+def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
+    """Raises ValueError for files that only some readers take for data, or the strategies would do unequal work:
+    Daft 0.7.26 does not look into folders in a folder, and reads _x.parquet; Ray Data 2.58 does the opposite."""
+    if fs.get_file_info(path).type == pafs.FileType.File:
+        return
+    folder = path.rstrip("/")
+    for info in fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True)):
+        nested = info.base_name[0] not in "._" and info.path.rpartition("/")[0] != folder
+        underscored = info.base_name[0] == "_" and info.extension == "parquet"
+        if info.type == pafs.FileType.File and (nested or underscored):
+            raise ValueError(
+                f"{info.path}: expected Parquet files in one folder, without a leading underscore; Daft and Ray Data "
+                "do not both read this one. Move it into the folder under another name, or away"
+            )
 
 
 def fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
