@@ -256,7 +256,11 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "expected one of fixed, uniform, log-uniform, found 'normal'"),
         ({"OUTPUT_LEN_MIN": 9, "OUTPUT_LEN_MAX": 8}, "expected 1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX, found 9 and 8"),
         ({"OUTPUT_LEN": 64}, "expected outputs of 1 to 63 tokens (MAX_MODEL_LEN less a token of the prompt), found 64"),
-        ({"CONCURRENCY": 0}, "expected at least one engine, found 0"),
+        ({"CONCURRENCY": 0}, "expected CONCURRENCY of at least 1, found 0"),
+        ({"BLOCK_SIZE": 0, "KV_CACHE_MEMORY_BYTES": 2**20}, "expected BLOCK_SIZE of at least 1, found 0"),
+        ({"NAIVE_PARTITIONS": 0}, "expected NAIVE_PARTITIONS of at least 1, found 0"),
+        ({"GPUS_PER_ENGINE": -1}, "expected GPUS_PER_ENGINE of at least 0, found -1"),
+        ({"PROBE_INTERVAL_S": -0.5}, "expected PROBE_INTERVAL_S of at least 0, found -0.5"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(
@@ -265,6 +269,35 @@ def test_settings_that_cannot_work_are_refused(
     for name, value in knobs.items():
         monkeypatch.setattr(config, name, value)
     assert refused()[0].startswith(found)
+
+
+def test_answers_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "file" / "answers"))
+    (message,) = refused()
+    assert message.startswith(f"expected a folder for answers that can be written, found {tmp_path}/file/answers: ")
+    assert message.endswith("Set OUTPUT_PATH")
+
+
+def test_a_folder_for_answers_is_left_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "answers"))
+    preflight.run(0)
+    assert list((tmp_path / "answers").iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["part=1/0.parquet", "_1.parquet"])
+def test_files_that_only_some_strategies_would_read_are_refused(file: str) -> None:
+    (Path(config.INPUT_PATH) / "part=1").mkdir()
+    write(prompts=["good"], ids=[9], file=file)
+    (message,) = refused()
+    assert f"found {config.INPUT_PATH}/{file}: expected Parquet files in one folder" in message
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "prompt", "prompt"])
+    pq.write_table(twice, Path(config.INPUT_PATH) / "0.parquet")
+    (message,) = refused()
+    assert "expected columns ['id', 'prompt'], found ['id', 'prompt', 'prompt']" in message
 
 
 def test_results_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

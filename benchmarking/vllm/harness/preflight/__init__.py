@@ -23,8 +23,28 @@ from harness.target_length import DISTRIBUTIONS, longest_output
 __all__ = ["PreflightError", "Problem", "Workload", "run"]
 
 
+# Engines, readers and pools that are given none of these fail late, wait for ever, or divide by it.
+AT_LEAST_ONE = (
+    "CONCURRENCY",
+    "MAX_NUM_SEQS",
+    "MAX_NUM_BATCHED_TOKENS",
+    "BLOCK_SIZE",
+    "NAIVE_BATCH_SIZE",
+    "NAIVE_PARTITIONS",
+    "CONTINUOUS_BATCH_SIZE",
+    "CONTINUOUS_PARTITIONS",
+    "RAY_BATCH_SIZE",
+    "RAY_MAX_CONCURRENT_BATCHES",
+    "RAY_BLOCKS",
+)
+AT_LEAST_ZERO = ("GPUS_PER_ENGINE", "PROBE_INTERVAL_S")
+
+
 def run(cluster_gpus: float) -> Workload:
     """The workload of config.INPUT_PATH. Raises PreflightError with every problem that was found."""
+    # Everything below computes with these.
+    if impossible := list(_too_small()):
+        raise PreflightError(impossible)
     settings = list(_settings())
     model, missing = model_folder.load()
     token_bytes = kv_cache.bytes_per_token(model.config) if model.config else None
@@ -45,6 +65,13 @@ def run(cluster_gpus: float) -> Workload:
     return rows
 
 
+def _too_small() -> Iterator[Problem]:
+    for least, names in ((1, AT_LEAST_ONE), (0, AT_LEAST_ZERO)):
+        for name in names:
+            if (value := getattr(config, name)) < least:
+                yield Problem(f"{name} of at least {least}", f"{value:g}", f"Set {name}")
+
+
 def _settings() -> Iterator[Problem]:
     if config.OUTPUT_LEN_DISTRIBUTION not in DISTRIBUTIONS:
         found = repr(config.OUTPUT_LEN_DISTRIBUTION)
@@ -60,8 +87,6 @@ def _settings() -> Iterator[Problem]:
 def _gpus(cluster_gpus: float) -> Iterator[Problem]:
     """An engine that gets no GPU waits for one for ever, and so does the first prompt that is sent to it."""
     needed = config.CONCURRENCY * config.GPUS_PER_ENGINE
-    if config.CONCURRENCY < 1:
-        yield Problem("at least one engine", str(config.CONCURRENCY), "Set CONCURRENCY")
     if needed > cluster_gpus:
         expected = f"{needed} GPUs in the Ray cluster (CONCURRENCY {config.CONCURRENCY} x {config.GPUS_PER_ENGINE})"
         most = int(cluster_gpus) // config.GPUS_PER_ENGINE

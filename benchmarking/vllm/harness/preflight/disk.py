@@ -3,10 +3,12 @@
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import config
+from harness.data import storage
 from harness.preflight.problem import Problem
 
 RECORD_BYTES = 100_000_000  # a record and its time series, with a margin
@@ -25,9 +27,25 @@ def problems(prompt_bytes: int) -> Iterator[Problem]:
     except OSError as error:
         yield Problem("a folder for records that can be written", f"{results}: {error.strerror}", "Set RESULTS_PATH")
         return
+    yield from _answers()
     spill = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
     yield from _too_full(results, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
     yield from _too_full(spill, SPILLED_COPIES * prompt_bytes, RAY_DISK_SHARE, "Free some, or set RAY_TMPDIR")
+
+
+def _answers() -> Iterator[Problem]:
+    """Written after the last token, when it is late to learn that they cannot be."""
+    if config.OUTPUT_PATH is None:
+        return
+    try:
+        files, folder = storage.filesystem(config.OUTPUT_PATH)
+        files.create_dir(folder)
+        trial = f"{folder}/.writable-{uuid.uuid4().hex}"
+        with files.open_output_stream(trial):
+            pass
+        files.delete_file(trial)
+    except (OSError, storage.StorageError) as error:
+        yield Problem("a folder for answers that can be written", f"{config.OUTPUT_PATH}: {error}", "Set OUTPUT_PATH")
 
 
 def _too_full(folder: Path, needed: int, usable: float, change: str) -> Iterator[Problem]:
