@@ -8,6 +8,7 @@ environment, so they need the pinned packages but not the repository.
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from harness.data import storage
 FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.
 STOP_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 def connect() -> bool:
@@ -90,12 +92,20 @@ def _join(address: str, options: dict[str, Any]) -> None:
     import ray
 
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except ConnectionError as error:
+    except OSError as error:
         raise ConnectionError(
-            f"no Ray cluster answers at {address}. Start one, point RAY_ADDRESS at it, or set RAY_ADDRESS=local to run "
-            "on this machine alone"
-        ) from error
+            f"no Ray cluster answers at {address} ({error}). Start one, point RAY_ADDRESS at it, or set "
+            "RAY_ADDRESS=local to run on this machine alone"
+        ) from None  # A record names the innermost error, which must be this one.
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens at host:port; ray.init would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
 
 
 def _runtime_env() -> dict[str, Any]:
