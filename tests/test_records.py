@@ -251,3 +251,20 @@ def test_an_unknown_setting_that_is_no_limit_is_a_caveat_not_an_obstacle():
     quiet = with_settings(record(), attention_backend=None)
     assert comparability.differences(record(), quiet) == []
     assert comparability.unknowns(quiet) == ["attention_backend"]
+
+
+def test_every_line_that_is_no_record_is_named_at_once(tmp_path):
+    path = write(tmp_path, line(record()), b"garbage\n", line(record()), b"[]\n", b'{"schema": 99}\n')
+    with pytest.raises(record_file.RecordError) as error:
+        record_file.load(tmp_path)
+    said = str(error.value).splitlines()
+    assert [text.partition(": ")[0] for text in said] == [f"{path}:2", f"{path}:4", f"{path}:5"]
+
+
+@pytest.mark.parametrize("option", ["--check", "--report"])
+def test_compare_says_which_line_is_wrong_without_a_traceback(tmp_path, option):
+    path = write(tmp_path, b"garbage\n", line(record()))
+    command = [sys.executable, str(SUITE / "compare.py"), option]
+    environment = {**os.environ, "BENCH_RESULTS_PATH": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.partition(": ")[0]) == (1, f"{path}:1")

@@ -29,12 +29,15 @@ SUITE = Path(__file__).resolve().parent
 
 def main() -> int:
     options = _options()
-    if options.check:
-        return check()
-    if options.report:
-        return report()
     try:
+        if options.check:
+            return check()
+        if options.report:
+            return report()
         return compare(options)
+    except record_file.RecordError as error:
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the run that was cut short", file=sys.stderr)
         return 130

@@ -40,7 +40,7 @@ def append(record: Record, results_path: str | Path) -> Path:
 def load(results_path: str | Path) -> list[Record]:
     """All records of a results folder, oldest first, in today's format; none where there is no file.
 
-    Raises RecordError for a line that is not a record and for an unknown version. Half a line at the end, left by a
+    Raises RecordError for every line that is not a record or has an unknown version. Half a line at the end, left by a
     killed run, is reported on stderr and skipped.
     """
     path = Path(results_path) / FILE_NAME
@@ -51,7 +51,15 @@ def load(results_path: str | Path) -> list[Record]:
     whole, tail = _split(text)
     if tail:
         print(f"warning: {path} ends in half a line ({len(tail)} bytes), skipped; {_NEXT_APPEND}", file=sys.stderr)
-    return [_parse(line, f"{path}:{number}") for number, line in enumerate(whole.splitlines(), 1)]
+    records, wrong = [], []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            records.append(_parse(line, f"{path}:{number}"))
+        except RecordError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise RecordError("\n".join(wrong))
+    return records
 
 
 def set_aside_half_line(results_path: str | Path) -> Path | None:
