@@ -68,3 +68,10 @@ def test_the_published_settings_are_the_defaults() -> None:
     shown = subprocess.run([sys.executable, "-c", command], cwd=SUITE, env=environment, capture_output=True, text=True)
     path = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
     assert eval(shown.stdout) == ["Qwen/Qwen3-8B", path, 128, 128, 4096, {"min_tokens": 128, "max_tokens": 128}]
+
+
+def test_a_relative_folder_to_write_to_is_looked_up_from_config_whether_it_is_there_or_not() -> None:
+    config = {**knobs(), "RESULTS_PATH": "not/yet", "OUTPUT_PATH": "results", "MODEL_NAME": "Qwen/Qwen3-8B"}
+    overrides.apply(config, {})
+    found = [config[name] for name in ("RESULTS_PATH", "OUTPUT_PATH", "MODEL_NAME", "INPUT_PATH")]
+    assert found == [str(SUITE / "not" / "yet"), str(SUITE / "results"), "Qwen/Qwen3-8B", "s3://bucket/x"]
