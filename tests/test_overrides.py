@@ -77,7 +77,7 @@ def test_with_nothing_set_no_limit_is_left_to_an_engines_own_default() -> None:
     assert {name: engine_args().get(name) for name in limits} == limits
 
 
-def test_a_relative_folder_is_looked_up_from_config_whether_it_is_there_or_not() -> None:
+def test_a_relative_folder_to_write_to_is_looked_up_from_config_whether_it_is_there_or_not() -> None:
     config = {**knobs(), "RESULTS_PATH": "not/yet", "OUTPUT_PATH": "results", "MODEL_NAME": "Qwen/Qwen3-8B"}
     overrides.apply(config, {})
     found = [config[name] for name in ("RESULTS_PATH", "OUTPUT_PATH", "MODEL_NAME", "INPUT_PATH")]

@@ -82,3 +82,13 @@ def test_a_run_builds_exactly_concurrency_engines_and_never_one_a_partition(
     monkeypatch.setattr(config, "CONCURRENCY", 2)
     problems = evidence.wrong_engine_count(log_of(*(story(f"engine {i}") for i in range(built))))
     assert problems == ([] if right else [f"{built} engines were built, expected CONCURRENCY = 2"])
+
+
+def test_a_finish_reason_that_only_one_engine_counted_is_not_dropped() -> None:
+    def told(name: str, finished: dict[str, int]) -> list[dict[str, object]]:
+        totals = dict.fromkeys(evidence.SUMMED, 0) | {"finished": finished}
+        return [{**message, "counters": totals} if "counters" in message else message for message in story(name)]
+
+    counters = evidence.counters_total(log_of(told("a", {"length": 2}), told("b", {"stop": 1})), 3)
+    assert counters is not None
+    assert counters["finished"] == {"length": 2, "stop": 1}

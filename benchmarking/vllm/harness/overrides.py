@@ -19,6 +19,7 @@ PREFIX = "BENCH_"
 PROFILE_VARIABLE = PREFIX + "PROFILE"
 SUITE_DIR = Path(__file__).resolve().parents[1]
 LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
+WRITTEN_PATHS = ("DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
 
 
 class ConfigError(ValueError):
@@ -38,7 +39,7 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             name = variable.removeprefix(PREFIX)
             config[name] = parse(variable, text, _known(variable, name, knobs))
     for name in LOCAL_PATHS:
-        config[name] = absolute(config[name], hub_id=name == "MODEL_NAME")
+        config[name] = absolute(config[name], written=name in WRITTEN_PATHS)
 
 
 def knob_types(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,13 +74,13 @@ def parse(variable: str, text: str, hint: Any) -> Any:
         raise ConfigError(f"{variable}={text!r}: expected {_expectation(options)}") from error
 
 
-def absolute(path: str | None, hub_id: bool = False) -> str | None:
-    """A relative path, seen from config.py, as an absolute one; URLs as they are, and so is what may be a hub id unless
-    there is such a folder or it begins with a dot."""
+def absolute(path: str | None, written: bool = False) -> str | None:
+    """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; hub ids and URLs as
+    they are."""
     if path is None or "://" in path or Path(path).is_absolute():
         return path
     local = SUITE_DIR / path
-    return str(local.resolve()) if not hub_id or local.exists() or path.startswith(".") else path
+    return str(local.resolve()) if written or local.exists() or path.startswith(".") else path
 
 
 def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def plan(comparison: str, labels: Mapping[str, str], datasets: Sequence[str], tr
     runs = []
     for number in range(1, trials + 1):
         for dataset in _shuffled(datasets, f"{comparison} {number}"):
-            order = _shuffled(list(labels), f"{comparison} {number} {dataset}")
+            order = _shuffled(list(labels), f"{comparison} {number} {portable(dataset)}")
             runs += [Trial(comparison, dataset, number, place, arm, labels[arm]) for place, arm in enumerate(order, 1)]
     return runs
 
