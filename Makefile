@@ -24,7 +24,7 @@ bench: setup  ## all strategies, one after another, on this machine; one table
 	$(LOCALLY) $(BIN)/python $(SUITE)/compare.py --trials 1 --twin none --new
 
 report: setup  ## the committed records as a page: benchmarking/vllm/results/report.html
-	$(BIN)/python $(SUITE)/compare.py --report
+	BENCH_RESULTS_PATH=results $(BIN)/python $(SUITE)/compare.py --report
 
 test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
 	$(BIN)/python -m pytest

@@ -38,7 +38,7 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_SHARE", "inf", "BENCH_SHARE='inf': expected a finite number"),
         ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
         ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
-        ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; expected one of"),
+        ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; did you mean SEQS?"),
         ("BENCH_PROFILE", "nowhere", "BENCH_PROFILE='nowhere': expected one of ['h200', 'local-cpu', 'local-gpu']"),
     ],
 )

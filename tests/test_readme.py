@@ -15,6 +15,7 @@ READMES = (ROOT / "README.md", SUITE / "README.md")
 STRATEGIES = sorted(path for path in SUITE.glob("*.py") if "run(__file__" in path.read_text())
 # Run by other tests, by the make targets' own set-up, or by this very test run.
 SEEN_ELSEWHERE = (
+    ". .venv/bin/activate",
     "make test",
     "make bench",  # test_strategies.py
     "pip install -r benchmarking/vllm/requirements.txt",
@@ -31,7 +32,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", commands())
 def test_a_command_in_a_readme_runs_as_written(command: str, tmp_path: Path, local_set_up: dict[str, str]) -> None:
-    environment = {**local_set_up, "BENCH_RESULTS_PATH": str(tmp_path)}
+    environment = {**local_set_up, "BENCH_OUTPUT_PATH": str(tmp_path)}
     done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 

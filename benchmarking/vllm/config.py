@@ -100,8 +100,9 @@ ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 # Logical CPUs of a Ray that the script starts itself; none counts the cores. Ray Data's stages need about 8 and wait
 # for them silently, so a small machine sets more than it has. Ignored on an existing cluster.
 RAY_NUM_CPUS: int | None = None
-# Records are appended here; a relative folder is looked up from this file.
-RESULTS_PATH: str = "results"
+# Records are appended here; a relative folder is looked up from this file. Not `results`, which holds the records that
+# the READMEs quote: a run of yours does not change them.
+RESULTS_PATH: str = "../../.local/results"
 # Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local or S3. None discards them
 # once they are checked.
 OUTPUT_PATH: str | None = None
@@ -130,7 +131,7 @@ COMPARISON_TRIAL: int | None = None
 COMPARISON_PLACE: int | None = None
 COMPARISON_ARM: str | None = None
 
-overrides.apply(globals())
+overrides.apply_or_exit(globals())
 quiet.silence_libraries()
 
 # --- Derived; nothing below is a knob -----------------------------------------------------------------------

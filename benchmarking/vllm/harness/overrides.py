@@ -5,9 +5,11 @@
 A knob is an annotated upper-case name of the config module; its annotation says how text is parsed.
 """
 
+import difflib
 import json
 import math
 import os
+import sys
 import tomllib
 import types
 import typing
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "BENCH_"
+REFUSED = 3  # exit code, as of a run that preflight refuses
 PROFILE_VARIABLE = PREFIX + "PROFILE"
 SUITE_DIR = Path(__file__).resolve().parents[1]
 LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
@@ -40,6 +43,15 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             config[name] = parse(variable, text, _known(variable, name, knobs))
     for name in LOCAL_PATHS:
         config[name] = absolute(config[name], written=name in WRITTEN_PATHS)
+
+
+def apply_or_exit(config: dict[str, Any]) -> None:
+    """`apply`; a bad override ends the process with one line and the exit code of a refused run."""
+    try:
+        apply(config)
+    except ConfigError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 def knob_types(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +109,9 @@ def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, 
 
 def _known(variable: str, name: str, knobs: Mapping[str, Any]) -> Any:
     if name not in knobs:
-        raise ConfigError(f"{variable}: no knob {name} in config.py; expected one of {sorted(knobs)}")
+        close = difflib.get_close_matches(name, knobs, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "its knobs are the upper-case names there"
+        raise ConfigError(f"{variable}: no knob {name} in config.py; {hint}")
     return knobs[name]
 
 

@@ -80,12 +80,12 @@ def write_series(series: list[dict[str, Any]], path: Path) -> None:
 
 
 def portable(value: Any) -> Any:
-    """A knob's value without this machine's folders: inside the repository relative to it, outside the last name."""
+    """A knob's value without this machine's folders: in the repository as config.py takes it, else its last name."""
     if not isinstance(value, str) or not value.startswith("/"):
         return value
     repository = overrides.SUITE_DIR.parents[1]
     path = Path(value)
-    return str(path.relative_to(repository)) if path.is_relative_to(repository) else path.name
+    return os.path.relpath(path, overrides.SUITE_DIR) if path.is_relative_to(repository) else path.name
 
 
 def _command(script: Path) -> str:

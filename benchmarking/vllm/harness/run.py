@@ -63,11 +63,13 @@ class Run:
 
     def _prepare(self) -> None:
         self._catch_signals()
+        self._workload = preflight.run()
+        self._record.update(dataset=self._workload_record())
         self._started_here = cluster.connect()
         # Again: ray.init puts its own handler there, which kills Ray's processes before anything is recorded.
         self._catch_signals()
-        self._workload = preflight.run(cluster.gpus())
-        self._record.update(dataset=self._workload_record(), hardware=machine.hardware())
+        preflight.require_gpus(cluster.gpus())
+        self._record.update(hardware=machine.hardware())
         # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
         importlib.import_module("vllm")
 

@@ -40,8 +40,17 @@ AT_LEAST_ONE = (
 AT_LEAST_ZERO = ("GPUS_PER_ENGINE", "PROBE_INTERVAL_S")
 
 
-def run(cluster_gpus: float) -> Workload:
-    """The workload of config.INPUT_PATH. Raises PreflightError with every problem that was found."""
+def require_gpus(cluster_gpus: float) -> None:
+    """Raises PreflightError where the cluster has fewer GPUs than the engines need."""
+    if missing := list(_gpus(cluster_gpus)):
+        raise PreflightError(missing)
+
+
+def run(cluster_gpus: float | None = None) -> Workload:
+    """The workload of config.INPUT_PATH. Raises PreflightError with every problem that was found.
+
+    `cluster_gpus`: None before a cluster is known; `require_gpus` then follows.
+    """
     # Everything below computes with these.
     if impossible := list(_too_small()):
         raise PreflightError(impossible)
@@ -52,7 +61,7 @@ def run(cluster_gpus: float) -> Workload:
     rows, faults = workload.read(model.tokenizer, _prompt_limit(_kv_tokens(token_bytes)), varying)
     problems = [
         *settings,
-        *_gpus(cluster_gpus),
+        *(_gpus(cluster_gpus) if cluster_gpus is not None else ()),
         *installation.problems(),
         *missing,
         *_kv_cache(token_bytes),

@@ -30,6 +30,8 @@ def problems() -> Iterator[Problem]:
     file = requirements_file()
     wanted = {pin.name: pin for pin in pins(file)}
     install = f"Run pip install -r {file}"
+    if config.GPUS_PER_ENGINE == 0:
+        install += " && pip uninstall -y torchvision torchaudio torchcodec"
     for name in ENGINE_PACKAGES:
         if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
             pin = f"{name}{wanted[name].specifier}"

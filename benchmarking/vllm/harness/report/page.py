@@ -25,7 +25,7 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 .3em; font-size: 13px; display: block; overflow-x: auto }
 caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space: nowrap }
-th { max-width: 9em } td:first-child { white-space: nowrap }
+th { max-width: 9em; overflow-wrap: anywhere } td:first-child { white-space: nowrap }
 th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
 .figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
 .note { color: #555; font-size: 13px; margin-top: .2em }
@@ -113,9 +113,19 @@ def as_text(records: Sequence[Record], results_path: Path, price: float | None, 
     good, _ = _fit_for_use(records)
     bounds = best.load(results_path)
     groups = [section for section in sections.group(good) if not comparison or _takes_part(section, comparison)]
-    tables = [table for section in groups for table in (summary.results(section, bounds, price), verdicts.of(section))]
+    # One trial answers no question: its verdicts would all be "too few trials".
+    tables = [
+        table
+        for section in groups
+        for table in (summary.results(section, bounds, price), verdicts.of(section))
+        if table is not None and (table.rows and not _unanswered(table))
+    ]
     extra = [*_if_any(summary.failures(groups)), *_if_any(summary.set_apart(groups))]
     return "\n\n".join(table.text() for table in (*tables, *extra) if isinstance(table, Table) and table.rows)
+
+
+def _unanswered(table: Table) -> bool:
+    return all(any("too few trials" in str(cell) for cell in row) for row in table.rows)
 
 
 def _takes_part(section: sections.Section, comparison: str) -> bool:
