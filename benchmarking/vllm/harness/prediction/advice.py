@@ -21,7 +21,6 @@ BOUND = "perfect-placement"  # not a strategy that can be run, but the bound of 
 LOWEST_EFFICIENCY = 0.5
 # Below this gain a comparison of real runs would hardly tell the two apart.
 WORTHWHILE = 1.03
-TIE = 1.01
 ARRIVAL_ORDER = ("naive-batch", "continuous-batch", "ray-data")
 
 
@@ -90,9 +89,9 @@ def advise(
 
 
 def _simplest_of_the_fastest(results: Iterable[Timed]) -> Timed:
-    """Strategies that differ by less than TIE are equally fast; arrival order comes before any other."""
+    """Strategies that would hardly be told apart are equally fast; arrival order comes before any other."""
     fastest = min(result.wall_s for result in results)
-    tied = [result for result in results if result.wall_s <= fastest * TIE]
+    tied = [result for result in results if result.wall_s <= fastest * WORTHWHILE]
     return min(tied, key=lambda result: (result.forecast.strategy not in ARRIVAL_ORDER, result.wall_s))
 
 
