@@ -27,6 +27,12 @@ def test_an_engine_that_got_no_work_leaves_no_steady_time() -> None:
     assert phases.phases(log_of(story("a"), idle), 0, 21)["steady"] == 0
 
 
+def test_a_run_that_generated_nothing_has_no_steady_time_rather_than_none_of_it() -> None:
+    silent = story("a", samples=((10, 0), (20, 0)), last_token_at=None, first_scheduled_at=None)
+    found = phases.phases(log_of(silent), 0, 130)
+    assert (found["engine_start"], found["steady"], found["tail"], found["collect"]) == (8, None, None, None)
+
+
 def test_without_an_engine_in_sight_phases_are_unknown_and_not_zero() -> None:
     assert set(phases.phases(log_of(), 0, 25).values()) == {None}
     assert set(phases.phase_tokens(log_of(story("a", ready=None)), 0, 25).values()) == {None}

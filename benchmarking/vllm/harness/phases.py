@@ -27,7 +27,11 @@ def phases(log: EngineLog, started_at: float, ended_at: float) -> dict[str, floa
     edges = boundaries(log, started_at, ended_at)
     if edges is None:
         return dict.fromkeys(PHASES)
-    return {phase: end - start for phase, (start, end) in zip(PHASES, pairwise(edges), strict=True)}
+    found: dict[str, float | None] = {
+        phase: end - start for phase, (start, end) in zip(PHASES, pairwise(edges), strict=True)
+    }
+    # Without a token there was nothing to be steady, to tail off or to collect.
+    return found if log.total("generation_tokens") else {**found, "steady": None, "tail": None, "collect": None}
 
 
 def phase_tokens(log: EngineLog, started_at: float, ended_at: float) -> dict[str, float | None]:
