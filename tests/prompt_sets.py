@@ -43,4 +43,5 @@ def dataset(rows: int = 120, groups: int = 8, seed: int = 0, outputs: int = 4, b
     rng = random.Random(seed)
     prefixes = ["".join(rng.choices("abcdefgh", k=40)) for _ in range(groups)]
     texts = [rng.choice(prefixes) + "".join(rng.choices("abcdefgh", k=rng.randint(8, 40))) for _ in range(rows)]
-    return Dataset(numbered([list(map(ord, text)) for text in texts], outputs, block_size), TextOrder(pa.array(texts)))
+    prompts = numbered([list(map(ord, text)) for text in texts], outputs, block_size)
+    return Dataset(prompts, TextOrder(pa.array(texts)), [rows])

@@ -83,6 +83,22 @@ def test_static_batches_are_cut_at_partitions_and_dealt_to_the_engines() -> None
     assert second.rows[:16].tolist() == list(range(16, 32))
 
 
+@pytest.mark.parametrize(
+    ("partitions", "expected"),
+    [
+        # As counted in the installed Daft, on eight files of 256 rows and batches of up to 512.
+        (1, [256] * 8),
+        (4, [256] * 8),
+        (32, [64] * 32),
+    ],
+)
+def test_static_batches_in_arrival_order_never_cross_files(partitions: int, expected: list[int]) -> None:
+    data = dataset(rows=2048)._replace(file_rows=[256] * 8)
+    knobs = KNOBS | {"CONCURRENCY": 1, "NAIVE_PARTITIONS": partitions, "NAIVE_BATCH_SIZE": 512}
+    (feed,) = feeding.feeds("naive-batch", data, knobs)
+    assert np.diff(feed.batch_end, prepend=0).tolist() == expected
+
+
 def test_sorted_strategies_send_prompts_in_order_of_their_bytes() -> None:
     texts = ["é", "z", "a", "ab", "€", "", "Z"]
     order = TextOrder(pa.array(texts))

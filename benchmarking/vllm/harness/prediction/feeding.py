@@ -24,6 +24,7 @@ RAY_BATCHES_A_BLOCK = 4
 class Dataset(NamedTuple):
     prompts: Prompts
     order: TextOrder
+    file_rows: list[int]  # rows of each file, in order
 
 
 def feeds(strategy: str, dataset: Dataset, knobs: Knobs) -> list[Feed]:
@@ -37,12 +38,23 @@ def _arrival(dataset: Dataset) -> Int32s:
     return np.arange(len(dataset.prompts.tokens), dtype=np.int32)
 
 
-def static_batches(rows: Int32s, knobs: Knobs) -> list[Feed]:
+def static_batches(partitions: list[Int32s], knobs: Knobs) -> list[Feed]:
     """`LLM.generate` on one batch after the other. Daft deals the batches of a partition to all engines of a node."""
     size = knobs["NAIVE_BATCH_SIZE"]
-    partitions = np.array_split(rows, knobs["NAIVE_PARTITIONS"])
     batches = [part[start : start + size] for part in partitions for start in range(0, len(part), size)]
     return [_lanes(dealt, size, 1, 1) for dealt in _deal(batches, knobs)]
+
+
+def file_partitions(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
+    """Rows as they come. No batch of Daft 0.7.26 crosses files; more partitions than files split each of them."""
+    files = np.split(_arrival(dataset), np.cumsum(dataset.file_rows)[:-1])
+    parts = np.array_split(np.arange(max(knobs["NAIVE_PARTITIONS"], len(files))), len(files))
+    return [piece for file, share in zip(files, parts, strict=True) for piece in np.array_split(file, len(share))]
+
+
+def sorted_partitions(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
+    """Rows in order, as evenly as possible; Daft's partitions differ somewhat, since it cuts by sampled quantiles."""
+    return np.array_split(dataset.order.rows, knobs["NAIVE_PARTITIONS"])
 
 
 def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]:
@@ -112,8 +124,8 @@ def _lanes(pieces: list[Int32s], batch_size: int, open_lanes: int, open_batches:
 
 
 STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
-    "naive-batch": lambda data, knobs: static_batches(_arrival(data), knobs),
-    "naive-batch-sorted": lambda data, knobs: static_batches(data.order.rows, knobs),
+    "naive-batch": lambda data, knobs: static_batches(file_partitions(data, knobs), knobs),
+    "naive-batch-sorted": lambda data, knobs: static_batches(sorted_partitions(data, knobs), knobs),
     "continuous-batch": lambda data, knobs: daft_provider(
         daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]), knobs
     ),

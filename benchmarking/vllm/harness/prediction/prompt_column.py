@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -25,6 +26,7 @@ class PromptColumn(NamedTuple):
     empty_files: int
     null_prompts: int
     blank_prompts: int
+    file_rows: list[int]  # usable rows of each file that has rows
 
 
 def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None = "id") -> PromptColumn:
@@ -38,17 +40,18 @@ def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None =
     return column
 
 
-def _read(url: str | Path, prompt_column: str, id_column: str | None) -> tuple[pa.Table, int, int]:
-    """Columns `id` and `prompt` of all files, the number of files, and of those without rows."""
+def _read(url: str | Path, prompt_column: str, id_column: str | None) -> tuple[pa.Table, list[int]]:
+    """Columns `id` and `prompt` of all files, and the rows of each file."""
     fs, path = storage.filesystem(url)
     try:
         files = dataset.files(fs, path)
         tables = [_read_file(fs, file, prompt_column, id_column) for file in files]
     except (OSError, pa.ArrowInvalid) as error:
         raise storage.failure(url, error) from None
-    filled = [table for table in tables if table is not None and table.num_rows]
     schema = pa.schema([("id", pa.string()), ("prompt", pa.large_string())])
-    return pa.concat_tables([schema.empty_table(), *filled]), len(files), len(files) - len(filled)
+    filled = [table for table in tables if table is not None]
+    rows = [0 if table is None else table.num_rows for table in tables]
+    return pa.concat_tables([schema.empty_table(), *filled]), rows
 
 
 def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: str | None) -> pa.Table | None:
@@ -69,7 +72,7 @@ def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: st
     return pa.table({"id": ids.cast(pa.string()), "prompt": prompts.cast(pa.large_string())})
 
 
-def _usable(table: pa.Table, files: int, empty_files: int) -> PromptColumn:
+def _usable(table: pa.Table, rows: list[int]) -> PromptColumn:
     prompts = table.column("prompt")
     filled = pc.is_valid(prompts)
     text = pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(prompts)), 0), False)
@@ -79,7 +82,17 @@ def _usable(table: pa.Table, files: int, empty_files: int) -> PromptColumn:
     blanks = table.num_rows - nulls - usable.num_rows
     fingerprint = _fingerprint(usable)
     texts = pa.concat_arrays(usable.column("prompt").chunks or [pa.array([], pa.large_string())])
-    return PromptColumn(texts, fingerprint, _content_key(texts), files, empty_files, nulls, blanks)
+    kept = np.split(text.to_numpy(), np.cumsum([count for count in rows if count])[:-1])
+    return PromptColumn(
+        texts,
+        fingerprint,
+        _content_key(texts),
+        len(rows),
+        rows.count(0),
+        nulls,
+        blanks,
+        [int(file.sum()) for file in kept],
+    )
 
 
 def _fingerprint(table: pa.Table) -> str:

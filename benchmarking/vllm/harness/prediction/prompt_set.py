@@ -56,7 +56,8 @@ def load(
     if not fits.all():
         texts, tokens, outputs = texts.filter(fits), tokenizing.select(tokens, fits), outputs[fits]
     prompts = block_ids.number_blocks(tokens.ids, tokens.starts, outputs, knobs["BLOCK_SIZE"])
-    data = Dataset(prompts, TextOrder(texts))
+    file_of_row = np.repeat(np.arange(len(column.file_rows)), column.file_rows)[fits]
+    data = Dataset(prompts, TextOrder(texts), np.bincount(file_of_row, minlength=1).tolist())
     marks.append(time.perf_counter())
     read_s, tokenize_s, plan_s = np.diff(marks).tolist()
     one_by_one_s = tokenizing.seconds_a_token(texts, tokenizer)
