@@ -37,9 +37,9 @@ Run = tuple[dict[str, Any], pa.Table]
 
 
 def environment(folder: Path, **knobs: Any) -> dict[str, str]:
-    """A user's environment with the local profile, and `knobs` on top."""
+    """A user's environment with the local profile, and `knobs` on top; not that of the make that runs these tests."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if "MAKE" not in name},
         "PYTHONPATH": str(Path(__file__).parent),
         "BENCH_PROFILE": "local-cpu",
         "BENCH_RESULTS_PATH": str(folder / "results"),

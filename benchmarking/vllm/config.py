@@ -79,7 +79,8 @@ CONTINUOUS_BATCH_SIZE: int = 512
 # Daft partitions of the provider's strategies. Published: 8. Daft 0.7.26 loses rows with more than one: the engines
 # are told that submission is over as soon as the first partition ends (README, "Differences").
 CONTINUOUS_PARTITIONS: int = 1
-# Rows a Ray Data block, and blocks an engine is given at a time: their product caps the requests in flight. Ray's own
+# Rows a Ray Data batch, and blocks an engine is given at a time. Ray 2.59 runs 4 batches of a block at a time, so 4 x
+# their product, or 4 batches of each block where there are fewer, caps the requests in flight. Ray's own
 # default gives an actor twice as many blocks as it works on, and the first engine to be ready then takes a small
 # dataset whole: 2,048 rows on two H200s left the second idle.
 RAY_BATCH_SIZE: int = 16
