@@ -12,7 +12,6 @@ DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
 # A Ray of their own, and no hub: local runs are the same wherever they run.
 LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
 
-MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup bench report test lint chromium clean
 
