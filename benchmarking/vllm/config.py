@@ -24,6 +24,8 @@ INPUT_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.p
 DATASETS_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned"
 # Prompts a dataset; published: 200,000.
 DATASET_ROWS: int = 200_000
+# Parquet files a dataset; published: 8. No batch of Daft 0.7.26 crosses files, so a static batch is no larger than one.
+DATASET_FILES: int = 8
 # One seed gives the same files on every machine; published: 42.
 DATASET_SEED: int = 42
 # "words": exactly as many prompts, of exactly the length, as asked for. "published": vLLM's sampler, which drops the
