@@ -73,7 +73,8 @@ def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]
 def ray_data(rows: Int32s, knobs: Knobs) -> list[Feed]:
     """Engines take blocks in turn and work on several at a time, on four batches of each."""
     blocks = np.array_split(rows, knobs["RAY_BLOCKS"])
-    open_blocks = knobs["RAY_MAX_CONCURRENT_BATCHES"]
+    share = max(knobs["RAY_BLOCKS"] // knobs["CONCURRENCY"], 1)
+    open_blocks = min(knobs["RAY_MAX_CONCURRENT_BATCHES"], share)
     return [_lanes(dealt, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for dealt in _deal(blocks, knobs)]
 
 
