@@ -54,7 +54,9 @@ class Admission:
         """Whether the engine should be given this request now. An idle engine takes any."""
         if not self._requests:
             return True
-        if len(self._requests) >= self._max_in_flight or (self._pace and self._credit < 1):
+        # Those that will have ended before this one can join leave it their place.
+        leaving = int((self._age > self._max_tokens - START_LAG).sum())
+        if len(self._requests) - leaving >= self._max_in_flight or (self._pace and self._credit < 1):
             return False
         most = self._most_blocks + self._blocks_of(len(request.tokens) + self._max_tokens)
         return most <= self._kv_blocks or self._peak(request) <= self._kv_blocks
