@@ -16,6 +16,7 @@ import numpy.typing as npt
 from harness.planning.survival import Survival
 from harness.planning.window import Int32s, Int64s
 
+Floats = npt.NDArray[np.float64]
 Tokens = TypeVar("Tokens", int, Int64s)
 
 # A request that is handed over while a step runs joins the next step but one.
@@ -31,6 +32,18 @@ class Request(NamedTuple):
     tokens: Int32s
 
 
+class Foreseen(NamedTuple):
+    """KV blocks in use in each of the steps to come."""
+
+    mean: Floats
+    variance: Floats
+    last_alive: Floats  # the chance that the request admitted last still runs
+
+    @property
+    def peak(self) -> float:
+        return float((self.mean + MARGIN * np.sqrt(self.variance)).max())
+
+
 class Admission:
     """`kv_blocks`: those that requests can hold; `pace`: 1 is the rate of a full engine, 0 admits without delay."""
 
@@ -42,6 +55,8 @@ class Admission:
         # step is known to have included the request.
         self._prompt, self._shared, self._age = (np.zeros(0, np.int64) for _ in range(3))
         self._survival = Survival(max_tokens)
+        self._steps = np.arange(0, max_tokens + START_LAG + 1, -(-max_tokens // COLUMNS))
+        self._foreseen: Foreseen | None = None  # of the requests in flight, as long as nothing changes
         self._most_blocks = 0
         self._own_blocks, self._admitted = 0, 0
         self._credit = 1.0
@@ -59,10 +74,12 @@ class Admission:
         if len(self._requests) - leaving >= self._max_in_flight or (self._pace and self._credit < 1):
             return False
         most = self._most_blocks + self._blocks_of(len(request.tokens) + self._max_tokens)
-        return most <= self._kv_blocks or self._peak(request) <= self._kv_blocks
+        return most <= self._kv_blocks or self._with(request).peak <= self._kv_blocks
 
     def admit(self, request: Request) -> None:
         shared = self._shared_with_last(request)
+        if self._foreseen:
+            self._foreseen = self._with(request)
         self._prompt = np.append(self._prompt, len(request.tokens))
         self._shared = np.append(self._shared, shared)
         self._age = np.append(self._age, 0)
@@ -78,8 +95,9 @@ class Admission:
         started[np.flatnonzero(~started)[:first_tokens]] = True
         self._age[started] += 1
         self._survival.reached(self._age[started])
+        self._foreseen = None
         rate = self._pace * self._rate() if self._admitted else 0.0
-        self._credit = min(self._credit + rate, max(2 * rate, 1.0))
+        self._credit = min(self._credit + rate, 1 + 2 * rate)
 
     def ended(self, key: int, generated: int) -> None:
         """A request has left the engine with so many tokens; 0 for one that was refused."""
@@ -90,36 +108,33 @@ class Admission:
             self._shared[at + 1] = min(self._shared[at], self._shared[at + 1])
         self._most_blocks -= self._blocks_of(len(self._requests.pop(at).tokens) + self._max_tokens)
         self._prompt, self._shared, self._age = (np.delete(a, at) for a in (self._prompt, self._shared, self._age))
+        self._foreseen = None
 
     def _rate(self) -> float:
         """Requests that end in a step of a full engine."""
         held = self._own_blocks / self._admitted + self._survival.mean_age / self._block_size + 0.5
         return min(self._max_in_flight, self._kv_blocks / held) / self._survival.mean_length
 
-    def _peak(self, candidate: Request) -> float:
-        """Most blocks in use in any step to come, if the candidate is admitted."""
-        prompt = np.append(self._prompt, len(candidate.tokens))
-        shared = np.append(self._shared, self._shared_with_last(candidate))
-        age = np.append(self._age, 0)
-        lag = np.where(age > 0, 0, START_LAG)
-        alive, blocks = self._future(prompt, age, lag)
-        together = np.minimum(alive[1:], alive[:-1]) * shared[1:, None]
-        mean = (alive * blocks).sum(axis=0) - together.sum(axis=0)
-        variance = (alive * (1 - alive) * (blocks - shared[:, None]) ** 2).sum(axis=0)
-        return float((mean + MARGIN * np.sqrt(variance)).max())
+    def _with(self, candidate: Request) -> "Foreseen":
+        """The steps to come if the candidate is admitted."""
+        if self._foreseen is None:
+            self._foreseen = self._foresee(self._prompt, self._shared, self._age)
+        before = self._foreseen
+        shared = np.array([self._shared_with_last(candidate)])
+        alone = self._foresee(np.array([len(candidate.tokens)]), shared, np.zeros(1, np.int64))
+        saved = shared[0] * np.minimum(before.last_alive, alone.last_alive)
+        return Foreseen(before.mean + alone.mean - saved, before.variance + alone.variance, alone.last_alive)
 
-    def _future(
-        self, prompt: Int64s, age: Int64s, lag: Int64s
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """[requests, steps]: the chance that each is still running, and the blocks that it then holds."""
-        last = int((self._max_tokens - age + lag).max()) + 1
-        stride = -(-last // COLUMNS)
-        steps = np.arange(0, last, stride)
-        ages = age[:, None] + steps - lag[:, None]
+    def _foresee(self, prompt: Int64s, shared: Int64s, age: Int64s) -> "Foreseen":
+        """Requests side by side, each sharing blocks with the one before while both run."""
+        stride = int(self._steps[1])
+        ages = age[:, None] + self._steps - np.where(age > 0, 0, START_LAG)[:, None]
         alive = self._survival.chances(ages, age)
         # At the end of a stride, where one column stands for several steps.
-        blocks = self._blocks_of(prompt[:, None] + ages + stride)
-        return alive, np.where(ages < 0, 0, blocks)
+        blocks = np.where(ages < 0, 0, self._blocks_of(prompt[:, None] + ages + stride))
+        saved = np.minimum(alive[1:], alive[:-1]) * shared[1:, None]
+        variance = (alive * (1 - alive) * (blocks - shared[:, None]) ** 2).sum(axis=0)
+        return Foreseen((alive * blocks).sum(axis=0) - saved.sum(axis=0), variance, alive[-1])
 
     def _shared_with_last(self, request: Request) -> int:
         if not self._requests:
