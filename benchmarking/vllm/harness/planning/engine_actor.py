@@ -40,6 +40,11 @@ class Report(NamedTuple):
     lost: str | None  # why the engine is gone; all rows that have not ended are to be run elsewhere
 
 
+def most_in_flight() -> int:
+    """Requests that an engine is given at a time: more than it can run would wait in it, where nobody can move them."""
+    return min(config.PLANNED_MAX_IN_FLIGHT, config.MAX_NUM_SEQS)
+
+
 class EngineActor:
     def __init__(self, build: Build, args: dict[str, Any], sampling: dict[str, Any]) -> None:
         self._build, self._args, self._sampling = build, args, sampling
@@ -58,7 +63,7 @@ class EngineActor:
             self._engine.kv_blocks,
             self._engine.block_size,
             int(self._sampling["max_tokens"]),
-            min(config.PLANNED_MAX_IN_FLIGHT, config.MAX_NUM_SEQS),
+            most_in_flight(),
             config.PLANNED_PACE,
         )
         self._start_task(self._admit())

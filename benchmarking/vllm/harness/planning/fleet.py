@@ -19,7 +19,7 @@ import ray
 from harness import continuity
 from harness.engines import engine_args
 from harness.planning.answers import Answers
-from harness.planning.engine_actor import Build, EngineActor, Report, Rows
+from harness.planning.engine_actor import Build, EngineActor, Report, Rows, most_in_flight
 from harness.planning.queues import Queues, Stretch
 from harness.planning.suspects import Suspects
 from harness.planning.vllm_engine import VllmEngine
@@ -93,7 +93,7 @@ class Fleet:
         return Engine(number, actor, actor.start.remote())
 
     def _is_low(self) -> bool:
-        return len(self._queues) < 2 * config.PLANNED_MAX_IN_FLIGHT * len(self._engines)
+        return len(self._queues) < 2 * most_in_flight() * len(self._engines)
 
     def _add(self, window: Window | None) -> None:
         if window is not None:
@@ -108,7 +108,7 @@ class Fleet:
             if self._runs_suspects(engine):
                 continue
             fair = len(self._queues) // (2 * len(self._engines))
-            most = config.PLANNED_MAX_IN_FLIGHT
+            most = most_in_flight()
             wanted = most if more_to_come or alone else min(max(fair, FEWEST_IN_HAND), most)
             # A request in hand is worth asking for from half of it down.
             if engine.in_hand <= wanted // 2:
@@ -203,7 +203,7 @@ class Fleet:
         del self._engines[engine.number]
         keys = list(engine.given)
         # Rows are admitted in the order in which they were given.
-        in_flight, others = keys[: config.PLANNED_MAX_IN_FLIGHT], keys[config.PLANNED_MAX_IN_FLIGHT :]
+        in_flight, others = keys[: most_in_flight()], keys[most_in_flight() :]
         again, hopeless = self._suspects.died(in_flight)
         self._queues.put_back(engine.number, self._stretches([*again, *others]))
         for key in hopeless:
