@@ -97,6 +97,21 @@ ROUTER_PREFIX_MATCH_THRESHOLD: float = 0.33
 # rows by which an engine may lead the least loaded one before a prefix is sent elsewhere.
 ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 
+# prefix-planned: most requests in flight in an engine. 512 is the largest batch for which vLLM keeps CUDA graphs by
+# default; decode steps of more run without.
+PLANNED_MAX_IN_FLIGHT: int = 512
+# Requests admitted in a step, as a multiple of the rate at which a full engine ends them: 1 mixes prompts evenly with
+# decodes, 0 admits whatever fits at once, in waves.
+PLANNED_PACE: float = 1.0
+# Tokens of the prompts that are planned together, in memory on the driver (4 bytes each, and twice for a while). A
+# prefix is computed once an engine in each such window; the published sets have 102 million tokens, one window.
+PLANNED_WINDOW_TOKENS: int = 128_000_000
+# Engines that are replaced when they die, over the whole run. A row that kills every engine it runs in is found out
+# with four.
+PLANNED_RESTARTS: int = 4
+# Where OUTPUT_PATH is set, seconds between files of finished rows: what a kill can cost beside the rows in flight.
+PLANNED_PART_S: float = 2.0
+
 # --- The machine and the harness ----------------------------------------------------------------------------
 
 # Logical CPUs of a Ray that the script starts itself; none counts the cores. Ray Data's stages need about 8 and wait
