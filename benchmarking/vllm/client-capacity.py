@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
     parser.add_argument("--streams", type=int, default=2000, help="streams open at a time")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--client", choices=("suite", "aiohttp"), help="one of the two alone")
     options = parser.parse_args()
     tokens = round(options.streams / options.rate / GAP_S)
     arrivals = poisson(options.rate, options.seconds)
@@ -47,7 +48,8 @@ def main() -> None:
         endpoint = Endpoint(f"http://127.0.0.1:{int(stub.stdout.readline())}")
         os.sched_setaffinity(0, cores[:1])
         try:
-            found = {"suite": ours(endpoint, arrivals, tokens), "aiohttp": theirs(endpoint, arrivals)}
+            clients = {"suite": lambda: ours(endpoint, arrivals, tokens), "aiohttp": lambda: theirs(endpoint, arrivals)}
+            found = {name: run() for name, run in clients.items() if options.client in (None, name)}
         finally:
             stub.kill()
     for name, row in found.items():

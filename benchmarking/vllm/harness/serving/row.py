@@ -35,7 +35,7 @@ def measure(server: Server, timed: Timed, limits: Limits, targets: Targets) -> t
     plan = [planned(server, at, request) for at, request in timed]
     before = prefix_cache.snapshot(server)
     started = time.perf_counter()
-    with Watch(server.endpoint) as watch:
+    with Watch(server.endpoint, gpus=server.process is not None) as watch:
         outcomes = client.offer(server.endpoint, plan, limits)
     settled_s = settle(server)
     after = prefix_cache.snapshot(server)

@@ -36,6 +36,7 @@ import psutil
 from harness import machine, overrides, records
 from harness.serving.configurations import Configuration
 from harness.serving.outcome import RESULTS
+from harness.serving.watch import visible_devices
 
 SCHEMA = 1
 SCRIPT = "benchmarking/vllm/serving-scorecard.py"
@@ -92,8 +93,14 @@ def hardware() -> Record:
         "cpus": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "cpu": machine._cpu_name(),
-        "gpus": machine._gpu_names(),
+        "gpus": _gpus(machine._gpu_names()),
     }
+
+
+def _gpus(names: list[str]) -> list[str]:
+    """Those that the server takes; a device that is named by its UUID is taken for one like the first."""
+    devices = visible_devices(len(names)) if names else []
+    return [names[int(device)] if device.isdigit() and int(device) < len(names) else names[0] for device in devices]
 
 
 def problems(record: Record) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import config
 from harness import quiet
 from harness.overrides import SUITE_DIR
+from harness.serving import priority
 from harness.serving.admission import LIMIT_VARIABLE
 from harness.serving.configurations import MODEL, Configuration
 from harness.serving.connection import Endpoint
@@ -66,7 +67,11 @@ def running(configuration: Configuration, log: Path, timeout_s: float) -> Iterat
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment(configuration), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            priority.lowered(command),
+            env=environment(configuration),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     server = Server(Endpoint(f"http://127.0.0.1:{port}"), MODEL, command, process, log)
     try:

@@ -6,9 +6,11 @@ Readings are kept as they came and read after the row: parsing would hold the cl
 import os
 import threading
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any
 
+import config
 from harness.serving import server_metrics
 from harness.serving.connection import Endpoint
 from harness.serving.http_call import call
@@ -24,10 +26,13 @@ class Gpu:
 
 
 class Watch:
-    """`with Watch(endpoint) as watch: …`, then `watch.series()`."""
+    """`with Watch(endpoint, gpus=True) as watch: …`, then `watch.series()`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, gpus: bool) -> None:
+        """`gpus`: whether the server runs on this machine's."""
         self._endpoint = endpoint
+        self._read_gpus = read_gpus if gpus and config.GPUS_PER_ENGINE else lambda: None
+        self._read_gpus()
         self._readings: list[tuple[float, str, Gpu | None]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="watch")
@@ -59,35 +64,39 @@ class Watch:
     def _follow(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             answer = call(self._endpoint, "GET", "/metrics", timeout_s=INTERVAL_S)
-            self._readings.append((perf_counter() - self._zero, answer.text if answer.is_ok else "", read_gpus()))
+            self._readings.append((perf_counter() - self._zero, answer.text if answer.is_ok else "", self._read_gpus()))
 
 
 def read_gpus() -> Gpu | None:
-    """Memory in use (summed) and mean utilisation of the GPUs in CUDA_VISIBLE_DEVICES, or of all; null without one."""
-    try:
-        from vllm.third_party import pynvml as nvml
-
-        nvml.nvmlInit()
-        handles = [_handle(nvml, device) for device in _devices(nvml)]
-        memory = sum(nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in handles)
-        rates = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
-    except (ImportError, _nvml_error()):
+    """Memory in use (summed) and mean utilisation of the server's GPUs; null without one."""
+    nvml = _nvml()
+    if nvml is None:
         return None
+    handles = [_handle(nvml, device) for device in visible_devices(nvml.nvmlDeviceGetCount())]
+    memory = sum(nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in handles)
+    rates = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in handles]
     return Gpu(memory, sum(rates) / len(rates)) if rates else None
 
 
-def _nvml_error() -> type[Exception]:
-    from vllm.third_party import pynvml
-
-    error: type[Exception] = pynvml.NVMLError
-    return error
-
-
-def _devices(nvml: Any) -> list[str]:
+def visible_devices(count: int) -> list[str]:
+    """The first GPUS_PER_ENGINE of CUDA_VISIBLE_DEVICES, or of all: those that a server started here takes."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    return [device for device in named.split(",") if device]
+    devices = [str(index) for index in range(count)] if named is None else [name for name in named.split(",") if name]
+    return devices[: config.GPUS_PER_ENGINE]
+
+
+@cache
+def _nvml() -> Any:
+    """The library, loaded once: that takes seconds the first time. None without a driver or vLLM."""
+    try:
+        from vllm.third_party import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
 
 
 def _handle(nvml: Any, device: str) -> Any:
