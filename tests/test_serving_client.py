@@ -1,4 +1,4 @@
-"""The load client against servers that answer well, badly, late or not at all: every request is counted, none is 0 ms."""
+"""The load client against servers that answer well, badly, late or not at all: each request counts, none is 0 ms."""
 
 import asyncio
 import collections
