@@ -97,7 +97,8 @@ def test_cancelled_requests_leave_nothing_in_the_servers_memory(running, words):
     timed = [(i * 0.02, request) for i, request in enumerate(requests)]
     found, _ = row.measure(running, timed, LIMITS, TARGETS)
     assert found["counts"]["cancelled"] == 12
-    assert found["server"]["finished"] == {"abort": 12}
+    # vLLM 0.27 counts requests that ended by themselves; these did not.
+    assert not found["server"]["finished"]
     assert found["server"]["generation_tokens"] < 12 * 400
     assert found["after"]["settled_s"] < row.SETTLE_S
     assert found["before"]["kv_cache_usage"] == found["after"]["kv_cache_usage"] == 0
