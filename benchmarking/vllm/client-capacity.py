@@ -4,7 +4,7 @@
 
 Offers requests at a fixed mean rate (Poisson) whose streams last long enough that `--streams` are open at a time, with
 the client pinned to one core, and again through aiohttp's client. Prints offered and sent rate, most streams open and
-lateness, and one JSON line last.
+lateness, and one JSON line last, which is appended to RESULTS_PATH/client-capacity.jsonl.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import config  # noqa: F401  (its folder is the one that `harness` is found in)
+import config
 import numpy as np
 import uvloop
 from harness import machine
@@ -54,7 +54,16 @@ def main() -> None:
             stub.kill()
     for name, row in found.items():
         print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
-    print(json.dumps({**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions()}))
+    record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}
+    line = json.dumps(record)
+    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
+    with (Path(config.RESULTS_PATH) / "client-capacity.jsonl").open("a") as file:
+        file.write(line + "\n")
+    print(line)
+
+
+def commit() -> str | None:
+    return config.COMMIT or machine.commit()
 
 
 def poisson(rate: float, seconds: float) -> list[float]:

@@ -80,6 +80,7 @@ def show(rows: list[row_record.Record]) -> None:
     for section in sections.group(rows)[-1:]:
         tables = (
             summary.scorecard(section, price),
+            summary.sides(section),
             summary.causes(section),
             summary.decision_list(section, price),
             summary.failures(section),

@@ -11,7 +11,8 @@ from harness.serving.sections import Section
 Row = dict[str, Any]
 
 WIDTH, HEIGHT = 860.0, 240.0
-COLORS = tuple(palette.STRATEGY_COLORS.values())
+# Okabe and Ito's, the most different first.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 TARGET_COLOR = "#8b0000"
 # A chart's top is at most this many times the target, so that rows far beyond it do not flatten the rest.
 TOP_OVER_TARGET = 4.0

@@ -44,11 +44,12 @@ def _section(section: Section, price: float | None) -> str:
     gpus = row["hardware"]["gpus"]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{row['hardware']['cpu']} ({row['hardware']['cpus']} cores)"
     parts = [
-        f"<h2>{html.escape(row['config']['MODEL_NAME'])} on {html.escape(where)}</h2>",
+        f"<h2>{html.escape(Path(row['config']['MODEL_NAME']).name)} on {html.escape(where)}</h2>",
         f"<p><b>{html.escape(summary.verdict(section, price))}</b></p>",
         conditions(section).html(),
         limitations(section),
         summary.scorecard(section, price).html(),
+        summary.sides(section).html(),
         *charts.all_of(section),
         summary.causes(section).html(),
         summary.decision_list(section, price).html(),
@@ -116,9 +117,17 @@ def limitations(section: Section) -> str:
 
 
 def commands(section: Section) -> Table:
-    """How to measure each row again."""
-    rows = [
-        (row["row_id"][:8], row["configuration"], row["command"], row["server_command"] or UNKNOWN)
-        for row in section.rows
-    ]
-    return Table("Every row again", ("row", "configuration", "command", "its server"), rows)
+    """How to measure each configuration's rows again, and the server that they were measured on."""
+    rows = []
+    for name in section.configurations:
+        mine = section.measured(name) or [row for row in section.failed() if row["configuration"] == name]
+        rows.append((name, _all_rates(mine), mine[0]["server_command"] or UNKNOWN))
+    return Table("Every row again, from the repository's root", ("configuration", "command", "its server"), rows)
+
+
+def _all_rates(rows: Sequence[Row]) -> str:
+    """The command of the first row, with the rates of all."""
+    given = [f"{row['rate']['offered_rps']:g}" for row in rows if row["rate"]]
+    first = f"--rates {given[0]}" if given else ""
+    command: str = rows[0]["command"]
+    return command.replace(first, f"--rates {' '.join(given)}") if given else command

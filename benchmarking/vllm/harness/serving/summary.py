@@ -14,33 +14,47 @@ Row = dict[str, Any]
 UNCERTIFIED = "*"
 NOTE = (
     f"Seconds. {UNCERTIFIED}: fewer completed requests than MLPerf's early stopping needs to certify that percentile "
-    "(130 for p95). TTFT and end to end count from the scheduled arrival. Queue time is the bucket of the server's own "
-    "histogram. Completed/s counts to the last end, so a row's drain lowers it."
+    "(130 for p95). TTFT and end to end count from the scheduled arrival. Completed/s counts to the last end, so a "
+    "row's drain lowers it."
 )
-HEADER = (
-    *(
-        "configuration",
-        "offered/s",
-        "completed/s",
-        "output tokens/s",
-        "TTFT p50",
-        "TTFT p95",
-        "ITL p95",
-        "end to end p95",
-    ),
-    *("queue p95", "failed, refused", "cancelled", "preemptions", "hit rate", "GPU memory, GB", "goodput/s"),
+SIDES_NOTE = (
+    "Queue time is the bucket of the server's own histogram, s. Errors are failed and refused requests among those "
+    "that were not cancelled. Client late: p99 of sending after the scheduled arrival."
 )
 
 
 def scorecard(section: Section, price: float | None) -> Table:
-    """A row a configuration and rate, with its repeat."""
-    header = (*HEADER, f"{decisions.unit(price)} / accepted", "client p99 late", "cache", "targets")
-    measured = [row for row in section.rows if row["status"] == "ok"]
-    order = section.configurations
-    measured.sort(
-        key=lambda row: (order.index(row["configuration"]), row["rate"]["offered_rps"], bool(row["repeat_of"]))
+    """A row a configuration and rate, and its repeat: what callers got, and what it cost."""
+    header = (
+        *("configuration", "offered/s", "completed/s", "output tokens/s", "TTFT p50", "TTFT p95", "ITL p95"),
+        *("end to end p95", "accepted/s", f"{decisions.unit(price)} / accepted", "targets"),
     )
-    return Table("Scorecard", header, [_cells(row, price) for row in measured], NOTE).without_empty_columns()
+    return Table("Scorecard", header, [_caller_cells(row, price) for row in _measured(section)], NOTE)
+
+
+def sides(section: Section) -> Table:
+    """The same rows: what the server did, and how well the client held the rate."""
+    header = (
+        *(
+            "configuration",
+            "offered/s",
+            "queue p95",
+            "errors",
+            "cancelled",
+            "preemptions",
+            "hit rate",
+            "running at most",
+        ),
+        *("waiting at most", "KV used at most", "GPU memory, GB", "GPU used", "client late", "cache"),
+    )
+    rows = [_server_cells(row) for row in _measured(section)]
+    return Table("Server and client", header, rows, SIDES_NOTE).without_empty_columns()
+
+
+def _measured(section: Section) -> list[Row]:
+    order = section.configurations
+    rows = [row for row in section.rows if row["status"] == "ok"]
+    return sorted(rows, key=lambda row: (order.index(row["configuration"]), _offered(row), bool(row["repeat_of"])))
 
 
 def causes(section: Section) -> Table:
@@ -119,30 +133,52 @@ def _short(row: Row, price: float | None) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row, price: float | None) -> tuple[str, ...]:
-    latency, server, counts = row["latency"], row["server"], row["counts"]
-    held = row["client"]["held"]
-    late = row["client"]["lateness_s"]["p99"]
-    memory = server["gpu_memory_high_bytes"]
+def _caller_cells(row: Row, price: float | None) -> tuple[str, ...]:
+    latency, completed = row["latency"], row["counts"]["completed"]
     return (
-        row["configuration"] + (" (again)" if row["repeat_of"] else ""),
-        _rate(row) + ("" if held else " not held"),
+        *_name_cells(row),
         figure(completed_rps(row)),
         figure(_tokens_per_s(row)),
         figure(latency["ttft_s"]["p50"]),
-        *(_percentile(latency[key], 95, counts["completed"]) for key in ("ttft_s", "itl_s", "e2e_s")),
-        _queue(server.get("queue_time")),
-        ", ".join(f"{counts[name]}" for name in ("failed", "refused")),
-        figure(counts["cancelled"]),
-        figure(server["preemptions"]),
-        per_cent(hit_rate(row)),
-        figure(memory / 1e9 if memory else None),
+        *(_percentile(latency[key], 95, completed) for key in ("ttft_s", "itl_s", "e2e_s")),
         figure(_goodput(row)),
         figure(cost.per_accepted(row, price)),
+        "hold" if not row["violations"] else "; ".join(text.partition(",")[0] for text in row["violations"]),
+    )
+
+
+def _server_cells(row: Row) -> tuple[str, ...]:
+    server, late = row["server"], row["client"]["lateness_s"]["p99"]
+    memory = server["gpu_memory_high_bytes"]
+    return (
+        *_name_cells(row),
+        _queue(server.get("queue_time")),
+        _errors(row),
+        figure(row["counts"]["cancelled"]),
+        figure(server["preemptions"]),
+        per_cent(hit_rate(row)),
+        *(UNKNOWN if server[name] is None else f"{server[name]:.0f}" for name in ("running_max", "waiting_max")),
+        per_cent(server["kv_cache_usage_max"]),
+        figure(memory / 1e9 if memory else None),
+        per_cent(server["gpu_utilization_mean"]),
         UNKNOWN if late is None else f"{1000 * late:.1f} ms",
         row["cache_state"],
-        "hold" if not row["violations"] else "; ".join(row["violations"]),
     )
+
+
+def _name_cells(row: Row) -> tuple[str, str]:
+    name = row["configuration"] + (" (again)" if row["repeat_of"] else "")
+    return name, _rate(row) + ("" if row["client"]["held"] else " not held")
+
+
+def _errors(row: Row) -> str:
+    """Share of the requests that were not cancelled, and how many by cause."""
+    counts = row["counts"]
+    kept, lost = counts["offered"] - counts["cancelled"], counts["failed"] + counts["refused"]
+    if not lost:
+        return "0"
+    by_cause = {**row["causes"], **({"refused": counts["refused"]} if counts["refused"] else {})}
+    return f"{per_cent(lost / kept)} ({', '.join(f'{count} {cause}' for cause, count in by_cause.items())})"
 
 
 def hit_rate(row: Row) -> float | None:
@@ -170,6 +206,10 @@ def _goodput(row: Row) -> float:
 
 def _tokens_per_s(row: Row) -> float:
     return row["output_tokens"] / float(row["wall_s"]) if row["wall_s"] else 0.0
+
+
+def _offered(row: Row) -> float:
+    return float(row["rate"]["offered_rps"])
 
 
 def _rate(row: Row) -> str:
