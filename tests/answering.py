@@ -18,11 +18,16 @@ class Say:
     def __init__(self, writer: asyncio.StreamWriter, server: asyncio.Server) -> None:
         self._writer, self._server = writer, server
 
+    def _write(self, data: bytes) -> None:
+        # A caller that left is no news.
+        if not self._writer.transport.is_closing():
+            self._writer.write(data)
+
     def head(self, status: int = 200, more: bytes = b"") -> None:
-        self._writer.write(HEAD % (status, more))
+        self._write(HEAD % (status, more))
 
     def raw(self, data: bytes) -> None:
-        self._writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self._write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def event(self, message: dict | str) -> None:
         text = message if isinstance(message, str) else json.dumps(message)
@@ -36,7 +41,7 @@ class Say:
 
     def done(self) -> None:
         self.event("[DONE]")
-        self._writer.write(b"0\r\n\r\n")
+        self._write(b"0\r\n\r\n")
 
     def whole(self, tokens: int = 2) -> None:
         self.head()
@@ -49,7 +54,7 @@ class Say:
         body = b'{"error": {"message": "too many"}}'
         self.head(status, b"Retry-After: %g\r\n" % retry_after_s if retry_after_s is not None else b"")
         self.raw(body)
-        self._writer.write(b"0\r\n\r\n")
+        self._write(b"0\r\n\r\n")
 
     def cut(self) -> None:
         self._writer.transport.abort()

@@ -191,7 +191,7 @@ def test_an_answer_without_its_done_is_cut():
     async def forgets(_number, say):
         say.head()
         say.token()
-        say._writer.write(b"0\r\n\r\n")
+        say._write(b"0\r\n\r\n")
 
     with answering(forgets) as address:
         _, side = load(address, 5)

@@ -48,7 +48,7 @@ def main() -> None:
     (baseline,) = configurations.parse(configurations.BASELINE)
     log = Path(config.RESULTS_PATH) / "logs" / "serving-parity.log"
     with server.running(baseline, log, server.start_timeout_s()) as running:
-        warmup.run(running, warm, server.start_timeout_s())
+        warmup.run(running, warm, baseline.at_once(), server.start_timeout_s())
         turns = [turn(running, timed, number) for number in range(options.rounds + 1)][1:]
     report(turns, {"rate_rps": options.rate, "seconds": options.seconds, "requests": len(timed)})
 

@@ -33,6 +33,10 @@ class Configuration:
             return int(self.value or 0)
         return config.SERVING_ADMISSION_LIMIT
 
+    def at_once(self) -> int:
+        """Requests that the server takes at a time without queueing or refusing."""
+        return min(int(self.engine_arguments()["max_num_seqs"]), self.admission_limit or config.MAX_NUM_SEQS)
+
     def engine_arguments(self) -> dict[str, Any]:
         args = engine_args()
         if self.control in ENGINE_CONTROLS:

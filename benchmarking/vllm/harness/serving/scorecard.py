@@ -98,8 +98,8 @@ def _configuration(plan: Plan, configuration: Configuration, progress: Progress)
 def _rows(plan: Plan, configuration: Configuration, running: Server, progress: Progress) -> Iterator[Record]:
     """Rows at rising, then closer rates; the best one again, to see how far a row repeats. Raises ServerError when the
     server is gone."""
-    warmed = warmup.run(running, plan.warmup, server.start_timeout_s())
-    progress.say(f"    warm: {warmed['rate_rps']:.3g} requests/s with all {warmed['requests']} at once")
+    warmed = warmup.run(running, plan.warmup, configuration.at_once(), server.start_timeout_s())
+    progress.say(f"    warm: {warmed['rate_rps']:.3g} requests/s with up to {configuration.at_once()} at once")
     common: Record = {"settings": server.settings(running), "warmup": warmed}
     if running.command:
         common["server_command"] = row_record.server_command(running.command)

@@ -1,9 +1,8 @@
-"""Warms a server up and finds out about what it can do: requests of another seed, all offered at once."""
+"""Warms a server up and finds out about what it can do: requests of another seed, many at once."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import config
 from harness.serving import prefix_cache, row
 from harness.serving.client import Limits, offer
 from harness.serving.outcome import CANCELLED, COMPLETED
@@ -14,10 +13,13 @@ from harness.serving.traffic import Request
 FIRST = 4
 
 
-def run(server: Server, requests: Sequence[Request], timeout_s: float) -> dict[str, Any]:
-    """Returns requests, seconds and rate of the timed part. Raises ServerError where the server answers none."""
+def run(server: Server, requests: Sequence[Request], at_once: int, timeout_s: float) -> dict[str, Any]:
+    """`at_once`: requests in flight at most. Returns requests, seconds and rate of the timed part.
+
+    Raises ServerError where the server answers none.
+    """
     head, rest = requests[:FIRST], requests[FIRST:]
-    limits = Limits(timeout_s, timeout_s, config.MAX_NUM_SEQS, 0)
+    limits = Limits(timeout_s, timeout_s, at_once, 0)
     prefix_cache.send_canary(server)
     for part in (head, rest):
         found = offer(server.endpoint, [row.planned(server, 0.0, request) for request in part], limits)
