@@ -116,7 +116,7 @@ def test_the_cheapest_configuration_within_the_targets_wins_not_the_one_with_mos
     assert paid == pytest.approx(20 / 600)
     verdict = summary.verdict(section, 3.6)
     assert "max_num_seqs=32 meets the targets at the lowest cost: 0.0000333 US$" in verdict
-    assert "most tokens/s: baseline at 40" in verdict
+    assert "most tokens/s: 4,000 by baseline at 40/s" in verdict
 
 
 def test_a_rate_that_holds_above_one_that_does_not_is_not_the_best():

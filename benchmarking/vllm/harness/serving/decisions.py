@@ -118,7 +118,7 @@ def _cost(section: Section, name: str, price: float | None) -> str:
     ]
     if mine is None:
         return "no: it meets the targets at no rate"
-    told = f"{figure(mine[0])} {unit(price)} an accepted response at {_rate(mine[1])}"
+    told = f"{figure(mine[0])} {unit(mine[1], price)} an accepted response at {_rate(mine[1])}"
     if not others:
         return f"yes: {told}; no other configuration meets the targets"
     least, other = min(others)
@@ -130,8 +130,10 @@ def completed_rps(row: Row) -> float:
     return row["counts"]["completed"] / float(row["wall_s"]) if row["wall_s"] else 0.0
 
 
-def unit(price: float | None) -> str:
-    return "GPU-s" if price is None else "US$"
+def unit(row: Row, price: float | None) -> str:
+    if price is not None:
+        return "US$"
+    return "GPU-s" if row["config"]["GPUS_PER_ENGINE"] else "machine-s"
 
 
 def _rate(row: Row) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.report.page import POLICY, STYLE
-from harness.report.tables import UNKNOWN, Table, figure
+from harness.report.tables import UNKNOWN, Table
 from harness.serving import charts, row_record, summary
 from harness.serving.sections import Section, group
 
@@ -33,7 +33,7 @@ def as_html(rows: Sequence[Row], price: float | None) -> str:
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<title>{TITLE}</title><style>{STYLE}</style>"
+        f"<title>{TITLE}</title><style>{STYLE}th {{ overflow-wrap: normal }}</style>"
     )
     text = "\n".join(body)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><h1>{TITLE}</h1>\n{text}\n</body></html>\n'
@@ -74,9 +74,10 @@ def conditions(section: Section) -> Table:
         "AGENT_OUTPUT",
     )
     measured = next((one for one in section.rows if one["status"] == "ok"), row)
+    whole = "" if targets["e2e_s"] is None else f"p95 end to end {targets['e2e_s']:g} s, "
     facts = {
-        "targets": f"p95 TTFT {targets['ttft_s']:g} s, p95 ITL {targets['itl_s']:g} s, p95 end to end "
-        f"{figure(targets['e2e_s'])} s, failed or refused at most {targets['error_share']:.1%}",
+        "targets": f"p95 TTFT {targets['ttft_s']:g} s, p95 ITL {targets['itl_s']:g} s, {whole}"
+        f"failed or refused at most {targets['error_share']:.1%}",
         "arrivals": f"{knobs['SERVING_ARRIVALS']}, {knobs['SERVING_SECONDS_PER_RATE']:g} s a rate, "
         f"seed {knobs['SERVING_SEED']}, {knobs['SERVING_RETRIES']} retries",
         "traffic": f"{(measured['traffic'] or {}).get('source', UNKNOWN)}, version "

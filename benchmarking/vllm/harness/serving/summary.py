@@ -27,7 +27,7 @@ def scorecard(section: Section, price: float | None) -> Table:
     """A row a configuration and rate, and its repeat: what callers got, and what it cost."""
     header = (
         *("configuration", "offered/s", "completed/s", "output tokens/s", "TTFT p50", "TTFT p95", "ITL p95"),
-        *("end to end p95", "accepted/s", f"{decisions.unit(price)} / accepted", "targets"),
+        *("end to end p95", "accepted/s", f"{decisions.unit(section.first, price)} / accepted", "targets"),
     )
     return Table("Scorecard", header, [_caller_cells(row, price) for row in _measured(section)], NOTE)
 
@@ -95,9 +95,12 @@ def verdict(section: Section, price: float | None) -> str:
         return "No configuration meets the targets at any rate that was offered."
     name, paid, row = found
     tokens = max((one for one in section.rows if one["status"] == "ok"), key=_tokens_per_s)
-    told = f"{name} meets the targets at the lowest cost: {figure(paid)} {decisions.unit(price)} an accepted response"
-    most = f"most tokens/s: {tokens['configuration']} at {_rate(tokens)}, {figure(_tokens_per_s(tokens))}"
-    return f"{told} at {_rate(row)}, {figure(_goodput(row))} accepted/s ({most})."
+    told = (
+        f"{name} meets the targets at the lowest cost: {figure(paid)} {decisions.unit(row, price)} an accepted response"
+    )
+    most = f"most tokens/s: {figure(_tokens_per_s(tokens))} by {tokens['configuration']} at {_rate(tokens)}/s"
+    doubt = "" if row["client"]["held"] else " The client did not hold that rate."
+    return f"{told} at {_rate(row)}/s offered, {figure(_goodput(row))}/s accepted ({most}).{doubt}"
 
 
 def as_json(section: Section, price: float | None) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def as_json(section: Section, price: float | None) -> dict[str, Any]:
     return {
         "winner": found[0] if found else None,
         "cost_per_accepted": found[1] if found else None,
-        "cost_unit": decisions.unit(price),
+        "cost_unit": decisions.unit(section.first, price),
         "targets": section.first["targets"],
         "decisions": [vars(one) for one in decisions.of(section, price)],
         "rows": [_short(row, price) for row in section.rows],
