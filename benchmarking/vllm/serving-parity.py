@@ -24,6 +24,7 @@ from typing import Any
 import config
 from harness import machine
 from harness.serving import configurations, prefix_cache, priority, row, server, traffic, warmup, workload
+from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
 from harness.serving.server import Server
 from harness.serving.targets import configured
@@ -53,7 +54,7 @@ def main() -> None:
     report(turns, {"rate_rps": options.rate, "seconds": options.seconds, "requests": len(timed)})
 
 
-def turn(running: Server, timed: row.Timed, number: int) -> dict[str, Figures]:
+def turn(running: Server, timed: Timed, number: int) -> dict[str, Figures]:
     """One row of each, in alternating order."""
     found = {}
     for name in ("suite", "vllm") if number % 2 else ("vllm", "suite"):
@@ -63,7 +64,7 @@ def turn(running: Server, timed: row.Timed, number: int) -> dict[str, Figures]:
     return found
 
 
-def ours(running: Server, timed: row.Timed) -> Figures:
+def ours(running: Server, timed: Timed) -> Figures:
     measured, _ = row.measure(running, timed, Limits(60, 60), configured())
     latency = measured["latency"]
     sources = {"ttft": "sent_ttft_s", "itl": "itl_s", "e2e": "sent_e2e_s"}
@@ -73,7 +74,7 @@ def ours(running: Server, timed: row.Timed) -> Figures:
     }
 
 
-def theirs(running: Server, timed: row.Timed) -> Figures:
+def theirs(running: Server, timed: Timed) -> Figures:
     """Through the function behind `vllm bench serve`, which takes arrival times with its requests."""
     from transformers import AutoTokenizer
     from vllm.benchmarks.datasets import SampleRequest
