@@ -26,7 +26,8 @@ class Stretch(NamedTuple):
     begin: int
     end: int
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return self.end - self.begin
 
     @property
@@ -43,12 +44,12 @@ class Queues:
 
     def __len__(self) -> int:
         """Rows that no engine has been given."""
-        return sum(len(stretch) for queue in self._queues for stretch in queue)
+        return sum(stretch.rows for queue in self._queues for stretch in queue)
 
     def add(self, window: Window, engines: Sequence[int]) -> None:
         """Shares a window's rows out to `engines`, numbers of queues."""
         for engine, stretch in zip(engines, shares(window, len(engines)), strict=True):
-            if len(stretch):
+            if stretch.rows:
                 self._queues[engine].append(stretch)
 
     def put_back(self, engine: int, stretches: Iterable[Stretch]) -> None:
@@ -60,11 +61,11 @@ class Queues:
         taken: list[Stretch] = []
         while rows and (self._queues[engine] or self._steal(engine)):
             stretch = self._queues[engine].popleft()
-            if len(stretch) > rows:
+            if stretch.rows > rows:
                 self._queues[engine].appendleft(stretch._replace(begin=stretch.begin + rows))
                 stretch = stretch._replace(end=stretch.begin + rows)
             taken.append(stretch)
-            rows -= len(stretch)
+            rows -= stretch.rows
         return taken
 
     def _steal(self, engine: int) -> bool:
@@ -109,7 +110,7 @@ def _back_half(queue: Queue) -> Queue:
     if queue and not taken:
         last = queue.pop()
         keep, give = _halves(last)
-        queue.extend([keep] if len(keep) else [])
+        queue.extend([keep] if keep.rows else [])
         taken.appendleft(give)
     return taken
 
@@ -120,5 +121,5 @@ def _halves(stretch: Stretch) -> tuple[Stretch, Stretch]:
     middle = window.work[begin] + stretch.work / 2
     cut = _cut(window.work, window.groups, (begin, end), middle, float("inf"))
     if cut in (begin, end):
-        cut = begin + len(stretch) // 2 if len(stretch) >= 2 * SMALLEST_PIECE else begin
+        cut = begin + stretch.rows // 2 if stretch.rows >= 2 * SMALLEST_PIECE else begin
     return stretch._replace(end=cut), stretch._replace(begin=cut)
