@@ -11,6 +11,10 @@ from harness.prediction.text_order import TextOrder
 
 KNOBS = {
     "CONCURRENCY": 2,
+    "OUTPUT_LEN": 4,
+    "OUTPUT_LEN_DISTRIBUTION": "fixed",
+    "MAX_NUM_SEQS": 64,
+    "PLANNED_MAX_IN_FLIGHT": 512,
     "NAIVE_PARTITIONS": 3,
     "NAIVE_BATCH_SIZE": 16,
     "CONTINUOUS_PARTITIONS": 1,

@@ -11,10 +11,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from harness.planning.window import Window
+from harness.planning.window import Int64s, Window
 
 # A group that is all that is left is cut down to pieces of this many rows: the prefix is computed again for each.
 SMALLEST_PIECE = 8
+# Share of its work by which an engine may have more or less, if no group is cut for it; idle engines even it out.
+UNEVEN = 0.01
 
 
 class Stretch(NamedTuple):
@@ -24,7 +26,8 @@ class Stretch(NamedTuple):
     begin: int
     end: int
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return self.end - self.begin
 
     @property
@@ -41,12 +44,12 @@ class Queues:
 
     def __len__(self) -> int:
         """Rows that no engine has been given."""
-        return sum(len(stretch) for queue in self._queues for stretch in queue)
+        return sum(stretch.rows for queue in self._queues for stretch in queue)
 
     def add(self, window: Window, engines: Sequence[int]) -> None:
         """Shares a window's rows out to `engines`, numbers of queues."""
         for engine, stretch in zip(engines, shares(window, len(engines)), strict=True):
-            if len(stretch):
+            if stretch.rows:
                 self._queues[engine].append(stretch)
 
     def put_back(self, engine: int, stretches: Iterable[Stretch]) -> None:
@@ -58,11 +61,11 @@ class Queues:
         taken: list[Stretch] = []
         while rows and (self._queues[engine] or self._steal(engine)):
             stretch = self._queues[engine].popleft()
-            if len(stretch) > rows:
+            if stretch.rows > rows:
                 self._queues[engine].appendleft(stretch._replace(begin=stretch.begin + rows))
                 stretch = stretch._replace(end=stretch.begin + rows)
             taken.append(stretch)
-            rows -= len(stretch)
+            rows -= stretch.rows
         return taken
 
     def _steal(self, engine: int) -> bool:
@@ -75,25 +78,27 @@ class Queues:
 
 def shares(window: Window, engines: int) -> list[Stretch]:
     """A window cut into one stretch an engine, equal in work; where a group ends, if that leaves them nearly equal."""
-    if not len(window):
-        return []
-    fair = window.work[-1] / engines
-    cuts = [_cut(window, 0, len(window), share * fair, fair * 0.01) for share in range(1, engines)]
-    edges = [0, *cuts, len(window)]
-    return [Stretch(window, begin, end) for begin, end in pairwise(edges)]
+    return [Stretch(window, begin, end) for begin, end in pairwise(edges(window.work, window.groups, engines))]
 
 
-def _cut(window: Window, begin: int, end: int, work: float, tolerance: float) -> int:
+def edges(work: Int64s, groups: Int64s, engines: int) -> list[int]:
+    """Places where the engines' shares begin, and the end. `work` and `groups`: a window's."""
+    rows = len(work) - 1
+    fair = work[-1] / engines
+    return [0, *(_cut(work, groups, (0, rows), share * fair, fair * UNEVEN) for share in range(1, engines)), rows]
+
+
+def _cut(work: Int64s, groups: Int64s, within: tuple[int, int], wanted: float, tolerance: float) -> int:
     """The place before which there is so much work, moved to the nearest group's begin within the tolerance."""
-    place = begin + int(np.searchsorted(window.work[begin : end + 1], work))
-    near = [edge for edge in _group_edges(window, begin, end, place) if abs(window.work[edge] - work) <= tolerance]
-    return min(near, key=lambda edge: abs(window.work[edge] - work), default=place)
-
-
-def _group_edges(window: Window, begin: int, end: int, place: int) -> list[int]:
-    """The nearest begins of groups at or before a place and after it, within a stretch."""
-    after = int(np.searchsorted(window.groups, place, side="right"))
-    return [max(int(window.groups[after - 1]), begin), min([*window.groups[after : after + 1].tolist(), end])]
+    begin, end = within
+    place = begin + int(np.searchsorted(work[begin : end + 1], wanted))
+    after = int(np.searchsorted(groups, place, side="right"))
+    nearest = [
+        max([*groups[max(after - 1, 0) : after].tolist(), begin]),
+        min([*groups[after : after + 1].tolist(), end]),
+    ]
+    near = [edge for edge in nearest if abs(work[edge] - wanted) <= tolerance]
+    return min(near, key=lambda edge: abs(work[edge] - wanted), default=place)
 
 
 def _back_half(queue: Queue) -> Queue:
@@ -105,7 +110,7 @@ def _back_half(queue: Queue) -> Queue:
     if queue and not taken:
         last = queue.pop()
         keep, give = _halves(last)
-        queue.extend([keep] if len(keep) else [])
+        queue.extend([keep] if keep.rows else [])
         taken.appendleft(give)
     return taken
 
@@ -114,7 +119,7 @@ def _halves(stretch: Stretch) -> tuple[Stretch, Stretch]:
     """Cut where a group ends; through the only group if it is worth computing its prefix twice."""
     window, begin, end = stretch
     middle = window.work[begin] + stretch.work / 2
-    cut = _cut(window, begin, end, middle, float("inf"))
+    cut = _cut(window.work, window.groups, (begin, end), middle, float("inf"))
     if cut in (begin, end):
-        cut = begin + len(stretch) // 2 if len(stretch) >= 2 * SMALLEST_PIECE else begin
+        cut = begin + stretch.rows // 2 if stretch.rows >= 2 * SMALLEST_PIECE else begin
     return stretch._replace(end=cut), stretch._replace(begin=cut)

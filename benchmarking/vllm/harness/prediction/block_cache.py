@@ -204,6 +204,9 @@ def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits
     """Starts the head of the queue if its whole prompt fits; returns the tokens that it computes now, 0 if not."""
     request, at = e.requests[r], e.at[0]
     found, idle = _lookup(e, r, ids, size)
+    reserved = _blocks(request.prompt_tokens + limits.max_tokens, size) - found + idle
+    if at.reserves and at.running and at.reserved + reserved > limits.kv_blocks:
+        return 0  # the engine has not been given it yet
     if limits.counts_retries:
         _count(e, r, found * size)
     watermark = limits.watermark_blocks if at.running else 0
@@ -216,6 +219,8 @@ def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits
     else:
         at.queue_head += 1
         request.hits = found * size
+    request.reserved = reserved
+    at.reserved += reserved
     _enter(e, r, found, ids, size)
     new = min(request.tokens - request.computed, budget)
     _grow(e, r, new, ids, size)
@@ -315,6 +320,7 @@ def _preempt(e: State) -> None:
 def _leave(e: State, r: int) -> None:
     request, at = e.requests[r], e.at[0]
     release(e.pool, e.table[request.slot, : request.held])
+    at.reserved -= request.reserved
     e.seats[at.free_slots].free_slot = request.slot
     at.free_slots += 1
     request.slot = NONE

@@ -33,6 +33,8 @@ class Feed(NamedTuple):
     lane_end: Int64s  # [lanes] end of each lane in batches
     open_lanes: int
     open_batches: int  # in each lane
+    # A request is held back until the engine has room for it to its last token, so that none is ever preempted.
+    reserves: bool = False
 
 
 class Limits(NamedTuple):
@@ -73,6 +75,7 @@ REQUEST: Any = np.dtype(
     + _fields(np.int32, "computed placeholders")  # placeholders: tokens that a step in flight generates
     + _fields(np.int32, "held cached prompt_blocks")  # blocks in its table, stored ones, full ones of the prompt
     + _fields(np.int32, "slot state batch hits")  # slot: row of the table; hits: tokens found at first admission
+    + _fields(np.int32, "reserved")  # blocks that it will hold at its end and nobody held when it was admitted
 )
 SEAT: Any = np.dtype(_fields(np.int32, "running returned free_slot"))  # three lists of at most max_num_seqs entries
 PLANNED: Any = np.dtype(_fields(np.int32, "request generates"))
@@ -80,6 +83,7 @@ BATCH: Any = np.dtype(_fields(np.int64, "begin end left lane"))  # left: request
 LANE: Any = np.dtype(_fields(np.int64, "next end open left"))  # next batch; open, and not finished batches
 SCALARS: Any = np.dtype(
     _fields(np.int64, "running free_slots returned queue_head queue_tail done next_lane open_lanes arrivals_due")
+    + _fields(np.int64, "reserves reserved")  # whether requests are held back; sum over the running ones
     + _fields(np.int64, "queries hits preemptions steps scheduled_tokens peak_running running_sum")
     + _fields(np.float64, "compute_bound_s memory_bound_s")
 )
@@ -105,7 +109,7 @@ def new_state(prompts: Prompts, feed: Feed, limits: Limits, pool: Pool) -> State
     seats = np.zeros(limits.max_num_seqs, SEAT)
     seats["free_slot"] = np.arange(limits.max_num_seqs)
     at = np.zeros(1, SCALARS)
-    at["free_slots"], at["arrivals_due"] = limits.max_num_seqs, 1
+    at["free_slots"], at["arrivals_due"], at["reserves"] = limits.max_num_seqs, 1, feed.reserves
     most_blocks = int(_most_blocks(prompts, feed.rows, limits).max(initial=0))
     return State(
         pool=pool,

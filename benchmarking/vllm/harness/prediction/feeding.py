@@ -6,10 +6,12 @@
 next piece of work when they are free are modelled as taking turns.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness.planning import queues
 from harness.prediction import daft_routing
 from harness.prediction.compiled import Int32s, Int64s, compiled
 from harness.prediction.daft_routing import Submission
@@ -90,6 +92,21 @@ def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     return [at_once(run) for run in np.split(rows, cuts)]
 
 
+def planned(dataset: Dataset, knobs: Knobs) -> list[Feed]:
+    """As perfect placement, but no group is cut where engines get about even work without it, and a request is given
+    to an engine when one has ended and its blocks will have room. Rows that idle engines take over at the end, in
+    whole groups, hit as much there."""
+    rows = dataset.order.rows
+    fresh = _fresh_tokens(dataset.prompts, rows)
+    most = knobs["OUTPUT_LEN"] if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else knobs["OUTPUT_LEN_MAX"]
+    work = np.concatenate([[0], np.cumsum(fresh + most)])
+    groups = np.flatnonzero(fresh == dataset.prompts.tokens[rows])
+    shares = itertools.pairwise(queues.edges(work, groups, knobs["CONCURRENCY"]))
+    in_flight = min(knobs["PLANNED_MAX_IN_FLIGHT"], knobs["MAX_NUM_SEQS"])
+    feeds = (_lanes([rows[begin:end]] if end > begin else [], 1, 1, in_flight) for begin, end in shares)
+    return [feed._replace(reserves=True) for feed in feeds]
+
+
 def at_once(rows: Int32s) -> Feed:
     return _lanes([rows] if len(rows) else [], max(len(rows), 1), 1, 1)
 
@@ -137,5 +154,6 @@ STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
         daft_routing.in_buckets(_arrival(data), data.order, knobs), knobs
     ),
     "ray-data": lambda data, knobs: ray_data(_arrival(data), knobs),
+    "prefix-planned": planned,
     "perfect-placement": perfect_placement,
 }
