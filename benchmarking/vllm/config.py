@@ -48,6 +48,9 @@ OUTPUT_LEN_MAX: int = 512
 CONCURRENCY: int = 128
 # GPUs an engine; above 1 the model is split by tensor parallelism. 0 runs on CPU.
 GPUS_PER_ENGINE: int = 1
+# GPUs that Ray only counts, of nodes started with `--num-gpus` on a machine without any: vLLM's CPU engine runs and
+# touches none. For trying a cluster of many nodes on one machine; no number of such a run says anything about GPUs.
+LOGICAL_GPUS: bool = False
 # Longest prompt + output in tokens; the published 4,096.
 MAX_MODEL_LEN: int = 4096
 # Sequences in one engine step. Unset, vLLM takes 1,024 for LLM but 128 for AsyncLLM on an H200, so strategies would

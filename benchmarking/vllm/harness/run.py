@@ -19,12 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness import cluster, engine_log, machine, preflight, records
 from harness.data import storage
+from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
 
 EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 # The engines' last counters arrive within milliseconds of the last token; a lost message must not hold up a run.
 SETTLE_S = 5.0
+# Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
+LOOK_S = 20.0
 
 Strategy = Callable[[], pa.Table]
 
@@ -87,7 +90,8 @@ class Run:
         """The clock runs from the strategy's call until its rows are back and, where that is asked for, written."""
         mailbox = engine_log.open_mailbox()
         self._node = cluster.this_node()
-        watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
+        self._losses = EngineLosses(self._log, self._workload.rows)
+        watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort, self._losses)
         self._started_at = time.time()
         watchdog.start()
         try:
@@ -97,9 +101,18 @@ class Run:
             ended_at = time.time()
         finally:
             watchdog.stop()
+            self._look_for_losses(watchdog)
         self._write_s = ended_at - returned_at
         self._settle(watchdog)
         return table, ended_at
+
+    def _look_for_losses(self, watchdog: Watchdog) -> None:
+        """Names nodes and processes that are gone: a peer may fail, or finish without them, before they are missed."""
+        if self._stopped_by:
+            return
+        look = threading.Thread(target=lambda: (watchdog.drain(), self._losses.look(after_failure=True)), daemon=True)
+        look.start()
+        look.join(LOOK_S)
 
     def _write(self, table: pa.Table) -> None:
         if config.OUTPUT_PATH is not None:
@@ -132,6 +145,10 @@ class Run:
     def _close(self, status: str, error: str | None) -> str:
         """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
+        if status in ("invalid", "failed"):
+            error = "; ".join(
+                [*(loss for loss in self._log.losses if loss not in (error or "")), *filter(None, [error])]
+            )
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
             self._add_evidence(time.time())
