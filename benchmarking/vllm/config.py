@@ -105,7 +105,8 @@ ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 # for them silently, so a small machine sets more than it has. Ignored on an existing cluster.
 RAY_NUM_CPUS: int | None = None
 # Records are appended here; a relative folder is looked up from this file. Not `results`, which holds the records that
-# the READMEs quote: a run of yours does not change them.
+# the READMEs quote: a run of yours does not change them. On S3, for a Ray job or a pod, each run is an object of its
+# own; `python -m harness.remote_records` fetches them.
 RESULTS_PATH: str = "../../.local/results"
 # Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local or S3. None discards them
 # once they are checked.

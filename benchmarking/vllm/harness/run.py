@@ -110,9 +110,14 @@ class Run:
         """Names nodes and processes that are gone: a peer may fail, or finish without them, before they are missed."""
         if self._stopped_by:
             return
-        look = threading.Thread(target=lambda: (watchdog.drain(), self._losses.look(after_failure=True)), daemon=True)
-        look.start()
-        look.join(LOOK_S)
+
+        def look() -> None:
+            watchdog.drain()
+            self._losses.look(after_failure=True)
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        looking.join(LOOK_S)
 
     def _write(self, table: pa.Table) -> None:
         if config.OUTPUT_PATH is not None:
@@ -146,9 +151,7 @@ class Run:
         """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
         if status in ("invalid", "failed"):
-            error = "; ".join(
-                [*(loss for loss in self._log.losses if loss not in (error or "")), *filter(None, [error])]
-            )
+            error = self._with_losses(error or "")
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
             self._add_evidence(time.time())
@@ -161,6 +164,10 @@ class Run:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))
         return status if recorded or status == "refused" else "failed"
+
+    def _with_losses(self, error: str) -> str:
+        """Which node or process went away, then what that led to."""
+        return "; ".join([*(loss for loss in self._log.losses if loss not in error), error])
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
@@ -177,8 +184,9 @@ class Run:
         """Whether the record is in its file. Where it is not, for a full disk, stdout still has it."""
         try:
             records.append(self._record, self._log.rows(self._started_at), config.RESULTS_PATH)
-        except OSError as error:
-            where = f"{config.RESULTS_PATH}: {error.strerror}"
+        except (OSError, storage.StorageError) as error:
+            reason = getattr(error, "strerror", None)
+            where = f"{config.RESULTS_PATH}: {reason}" if reason else storage.failure(config.RESULTS_PATH, error)
             print(
                 f"expected to append the record under RESULTS_PATH, found {where}. The last line of stdout is the "
                 "record; append it to records.jsonl by hand",
