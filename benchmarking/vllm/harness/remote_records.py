@@ -40,6 +40,8 @@ def fetch(url: str, results_path: Path) -> tuple[int, int]:
     """Appends the records under `url` that are not in `results_path`, oldest first; (new ones, all there)."""
     files, folder = storage.filesystem(url)
     try:
+        if files.get_file_info(folder.split("/")[0]).type == pafs.FileType.NotFound:
+            raise OSError("no such bucket")
         found = files.get_file_info(pafs.FileSelector(f"{folder}/records", allow_not_found=True))
         records = [json.loads(files.open_input_stream(info.path).read()) for info in found if info.is_file]
     except OSError as error:
