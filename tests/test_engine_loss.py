@@ -52,7 +52,8 @@ def test_a_node_that_ray_calls_dead_is_named_with_its_engine_and_rows(
     EngineLosses(log, rows=96).look()
     (loss,) = log.losses
     assert loss.startswith("node 10.0.0.a (id id-of-a) is gone")
-    assert "engine a: 8 requests in flight and 5 answered there, 5 of 96 rows answered elsewhere" in loss
+    assert "engine a: when last heard, 8 requests in flight and 5 answered there" in loss
+    assert loss.endswith("5 of 96 rows answered elsewhere")
     assert "waiting for the strategy" in log.notes[-1]
 
 

@@ -25,7 +25,8 @@ from ray_nodes import Nodes, wait_for
 
 pytestmark = pytest.mark.slow
 
-SUITE = Path(__file__).resolve().parents[1] / "benchmarking" / "vllm"
+ROOT = Path(__file__).resolve().parents[1]
+SUITE = ROOT / "benchmarking" / "vllm"
 SCRIPTS = ("naive-batch", "naive-batch-sorted", "continuous-batch", "continuous-batch-sorted", "ray-data")
 ROWS, OUTPUT_LEN, PROMPT_LEN = 64, 8, 40
 # Long enough that a node can be killed in the middle: 4 sequences at a time, 400 tokens each.
@@ -140,28 +141,40 @@ def engines_left(nodes: Nodes) -> list[psutil.Process]:
 def test_a_job_submitted_to_the_cluster_answers_every_row_and_its_record_comes_back(
     nodes: Nodes, knobs: dict[str, str], files: pafs.S3FileSystem, tmp_path: Path
 ) -> None:
-    """As the README's `ray job submit`: the suite's folder travels, records go to S3 and are fetched from there."""
-    results = "s3://data/results"
-    variables = {name: value for name, value in knobs.items() if name.startswith("BENCH_")}
-    runtime = {"env_vars": {**variables, "BENCH_RESULTS_PATH": results, "BENCH_COMMIT": "0123abc"}}
-    submit = ["job", "submit", "--address", nodes.dashboard, "--working-dir", str(SUITE)]
-    command = [sys.executable, "-m", "ray.scripts.scripts", *submit, "--runtime-env-json", json.dumps(runtime)]
-    done = subprocess.run(
-        [*command, "--", "python", "prefix-bucketing.py"],
-        env={**nodes.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
+    """The README's own commands, with this cluster's addresses and settings in place of the reader's."""
+    submit, fetch = readme_commands("ray job submit", "python -m harness.remote_records")
+    submit = submit.replace("http://HEAD:8265", nodes.dashboard).replace('{"env_vars": {', job_variables(knobs))
+    environ = environment(nodes, knobs, tmp_path)
+    environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done, fetched = (
+        subprocess.run(
+            command.replace("s3://my-bucket/results", "s3://data/results"),
+            shell=True,
+            env=environ,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        for command in (submit, fetch)
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert fetched.returncode == 0, fetched.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"schema"')]
-
-    fetch = [sys.executable, "-m", "harness.remote_records", results]
-    subprocess.run(fetch, env=environment(nodes, knobs, tmp_path), cwd=SUITE, check=True)
     assert record_file.load(tmp_path) == [json.loads(line)]
-    assert json.loads(line)["commit"] == "0123abc"
+    assert re.fullmatch("[0-9a-f]{40}", json.loads(line)["commit"])
     assert_whole(json.loads(line), nodes, files)
+
+
+def readme_commands(*starts: str) -> list[str]:
+    """The README's lines of code that run these."""
+    lines = (SUITE / "README.md").read_text().splitlines()
+    return [next(line for line in lines if re.match(rf"(cd \S+ && )?{start} ", line)) for start in starts]
+
+
+def job_variables(knobs: dict[str, str]) -> str:
+    variables = {name: value for name, value in knobs.items() if name.startswith("BENCH_")}
+    return '{"env_vars": ' + json.dumps(variables)[:-1] + ", "
 
 
 @pytest.mark.parametrize("script", ["naive-batch", "continuous-batch", "ray-data"])
@@ -183,10 +196,9 @@ def test_a_node_killed_in_mid_run_is_named_with_its_rows_and_the_run_ends_in_bou
     print(f"{script}: {time.monotonic() - killed:.0f} s after the kill {record['status']}: {record['error']}")
     assert record["status"] in ("invalid", "failed")
     assert process.returncode == {"invalid": 1, "failed": 2}[record["status"]]
-    lost = (
-        rf"node {victim.address} \(id \w+\) is gone .* and with it engine {victim.address}:\d+: \d+ requests in flight"
-    )
-    assert re.match(rf"{lost} and \d+ answered there, \d+ of {ROWS} rows answered elsewhere", record["error"])
+    lost = rf"node {victim.address} \(id \w+\) is gone .* and with it engine {victim.address}:\d+: when last heard, "
+    rows = rf"\d+ requests in flight and \d+ answered there; \d+ of {ROWS} rows answered elsewhere"
+    assert re.match(lost + rows, record["error"])
     assert any(victim.address in warning for warning in record["warnings"])
     if record["status"] == "invalid":  # the strategy redid them
         assert record["rows"]["out"] == ROWS

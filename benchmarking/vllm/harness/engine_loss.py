@@ -65,8 +65,8 @@ class EngineLosses:
         elsewhere = sum(_answered(other) for name, other in self._log.engines.items() if name not in self._lost)
         sentence = (
             f"{fate} ({now - self.started_at:.0f} s into the run), and with it engine {engine['engine']}: "
-            f"{_in_flight(engine)} requests in flight and {_answered(engine)} answered there, {elsewhere} of "
-            f"{self._rows} rows answered elsewhere"
+            f"when last heard, {_in_flight(engine)} requests in flight and {_answered(engine)} answered there; "
+            f"{elsewhere} of {self._rows} rows answered elsewhere"
         )
         self._log.losses.append(sentence)
         self._log.notes.append(f"lost: {sentence}; waiting for the strategy to redo the rows or to fail")

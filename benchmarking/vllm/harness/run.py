@@ -136,7 +136,8 @@ class Run:
         found = evidence(self._log, self._workload, table, self._started_at, ended_at, self._write_s)
         problems: list[str] = found.pop("problems")
         self._record.update(found)
-        return problems
+        # Also where every row is back: fewer engines than asked for did part of the work.
+        return [*self._log.losses, *problems]
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
