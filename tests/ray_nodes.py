@@ -69,6 +69,12 @@ class Nodes:
         self.workers.append(self._start(f"127.0.0.{len(self.started) + 1}", options))
         return self.workers[-1]
 
+    def take(self, address: str) -> Node:
+        """The worker at an address, which no longer counts as one of the cluster's."""
+        node = next(node for node in self.workers if node.address == address)
+        self.workers.remove(node)
+        return node
+
     def stop(self) -> None:
         for node in reversed(self.started):
             node.kill()

@@ -58,7 +58,7 @@ class EngineLosses:
         )
 
     def _standing(self) -> list[dict[str, Any]]:
-        return [e for e in self._log.engines.values() if e["engine"] not in self._lost and not e["dead_at"]]
+        return [engine for engine in self._log.built() if engine["engine"] not in self._lost and not engine["dead_at"]]
 
     def _keep(self, engine: dict[str, Any], fate: str, now: float) -> None:
         self._lost.add(engine["engine"])

@@ -37,7 +37,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._follow, daemon=True, name="watchdog")
         self.moved_at = self.started_at = self._shown_at = time.time()
         self._tokens = 0
-        self._generating = False
+        self._generating: set[str] = set()
 
     def start(self) -> None:
         self._thread.start()
@@ -117,10 +117,9 @@ class Watchdog:
         return f"the probe failed in engine {', '.join(lost)}" if lost else None
 
     def _show_progress(self) -> None:
+        self._show_first_tokens()
         now = time.time()
-        began = not self._generating and self._log.total("generation_tokens") > 0
-        self._generating = self._generating or began
-        if now - self._shown_at < PROGRESS_S and not began:
+        if now - self._shown_at < PROGRESS_S:
             return
         self._shown_at = now
         ready = sum("ready_at" in engine for engine in self._log.engines.values())
@@ -130,3 +129,9 @@ class Watchdog:
             f"waiting {waiting}  output tokens {self._log.total('generation_tokens')}/{self._expected}",
             file=sys.stderr,
         )
+
+    def _show_first_tokens(self) -> None:
+        generating = {engine["engine"] for engine in self._log.built() if engine["latest"].get("generation_tokens")}
+        for name in sorted(generating - self._generating):
+            print(f"{time.time() - self.started_at:5.0f} s  engine {name} generates", file=sys.stderr)
+        self._generating |= generating
