@@ -44,6 +44,11 @@ def connect() -> bool:
     return address == "local"
 
 
+def in_a_job() -> bool:
+    """Whether this driver was started by `ray job submit`, on a copy of the suite that goes with its node."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
 def gpus() -> int:
     """GPUs that the connected cluster has."""
     import ray

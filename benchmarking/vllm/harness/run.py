@@ -17,7 +17,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import cluster, engine_log, machine, preflight, records
+from harness import cluster, engine_log, machine, preflight, records, remote_records
 from harness.data import storage
 from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
@@ -194,6 +194,12 @@ class Run:
                 file=sys.stderr,
             )
             return False
+        if cluster.in_a_job() and not remote_records.is_remote(config.RESULTS_PATH):
+            print(
+                f"this is a Ray job: its record is the last line of the job's log, and in {config.RESULTS_PATH} on "
+                "this node; set RESULTS_PATH to s3://bucket/folder to have it where no node can take it along",
+                file=sys.stderr,
+            )
         return True
 
     def _catch_signals(self) -> None:
