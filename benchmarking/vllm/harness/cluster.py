@@ -141,6 +141,7 @@ def _configure_engines() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # Ray 2.59's new Parquet reader makes one block of a small dataset, whatever RAY_BLOCKS says: for one engine only.
+    # The newer Parquet reader, default in Ray 2.58 and 2.59, makes blocks by size whatever RAY_BLOCKS says: 2.59 makes
+    # one of a small dataset, and one engine gets all of it.
     context.use_datasource_v2 = False
     quiet.silence_ray_loggers()
