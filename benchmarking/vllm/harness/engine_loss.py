@@ -39,7 +39,11 @@ class EngineLosses:
         suspects = [engine for engine in self._standing() if after_failure or _silent_s(engine, now) > _patience_s()]
         if suspects and (after_failure or now - self._asked_at > ASK_EVERY_S):
             self._asked_at = now
-            for name, fate in fates(suspects).items():
+            try:
+                found = fates(suspects)
+            except Exception:  # noqa: BLE001  (Ray's word is asked for again; its own failure the mailbox shows)
+                return
+            for name, fate in found.items():
                 self._keep(self._log.engines[name], fate, now)
 
     def overdue(self) -> str | None:
