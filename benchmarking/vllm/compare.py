@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 import config
-from harness import overrides, record_file, records, schema
+from harness import overrides, record_file, records, remote_records, schema
 from harness.comparison import launcher, trials
 from harness.comparison.progress import Progress
 from harness.comparison.trials import Trial
@@ -28,6 +28,13 @@ SUITE = Path(__file__).resolve().parent
 
 
 def main() -> int:
+    if remote_records.is_remote(config.RESULTS_PATH):
+        print(
+            f"expected a local RESULTS_PATH, found {config.RESULTS_PATH}: fetch those records first with "
+            f"python -m harness.remote_records {config.RESULTS_PATH}",
+            file=sys.stderr,
+        )
+        return overrides.REFUSED
     options = _options()
     try:
         if options.check:

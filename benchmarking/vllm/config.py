@@ -50,6 +50,9 @@ OUTPUT_LEN_MAX: int = 512
 CONCURRENCY: int = 128
 # GPUs an engine; above 1 the model is split by tensor parallelism. 0 runs on CPU.
 GPUS_PER_ENGINE: int = 1
+# GPUs that Ray only counts, of nodes started with `--num-gpus` on a machine without any: vLLM's CPU engine runs and
+# touches none. For trying a cluster of many nodes on one machine; no number of such a run says anything about GPUs.
+LOGICAL_GPUS: bool = False
 # Longest prompt + output in tokens; the published 4,096.
 MAX_MODEL_LEN: int = 4096
 # Sequences in one engine step. Unset, vLLM takes 1,024 for LLM but 128 for AsyncLLM on an H200, so strategies would
@@ -118,7 +121,8 @@ PLANNED_PART_S: float = 2.0
 # for them silently, so a small machine sets more than it has. Ignored on an existing cluster.
 RAY_NUM_CPUS: int | None = None
 # Records are appended here; a relative folder is looked up from this file. Not `results`, which holds the records that
-# the READMEs quote: a run of yours does not change them.
+# the READMEs quote: a run of yours does not change them. On S3, for a Ray job or a pod, each run is an object of its
+# own; `python -m harness.remote_records` fetches them.
 RESULTS_PATH: str = "../../.local/results"
 # Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local or S3. None discards them
 # once they are checked.

@@ -28,6 +28,8 @@ def connect() -> bool:
     """Connects to Ray; returns whether a local one was started for this run."""
     import ray
 
+    # A job's own runtime environment gives way to ours where both name something, instead of refusing the run.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     options: dict[str, Any] = {
         "runtime_env": _runtime_env(),
         "log_to_driver": False,
@@ -40,6 +42,11 @@ def connect() -> bool:
         _join(address, options)
     _configure_engines()
     return address == "local"
+
+
+def in_a_job() -> bool:
+    """Whether this driver was started by `ray job submit`, on a copy of the suite that goes with its node."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def gpus() -> int:
@@ -81,18 +88,25 @@ def _process(pid: int) -> Any:
 
 
 def _address() -> str:
-    """RAY_ADDRESS, the address that `ray start` left on this node, or "local"."""
-    # ray.init(address="auto") would also join a stranger's local Ray that it finds among the processes.
+    """RAY_ADDRESS, "auto" for the cluster that `ray start` left on this node, or "local"."""
+    # Alone, "auto" would also join a stranger's local Ray that it finds among the processes. An explicit address would
+    # not do: with it, Ray 2.59 leaves out the token that `ray start` uses once a local Ray has written one.
     from ray._private.services import find_bootstrap_address
 
-    return os.environ.get("RAY_ADDRESS") or find_bootstrap_address(None) or "local"
+    return os.environ.get("RAY_ADDRESS") or ("auto" if find_bootstrap_address(None) else "local")
 
 
 def _join(address: str, options: dict[str, Any]) -> None:
     import ray
+    from ray._private.services import find_bootstrap_address
 
+    if address.startswith("http"):
+        raise ConnectionError(
+            f"expected RAY_ADDRESS as host:port, found {address}, which is the address for `ray job submit`. Run the "
+            "script on the cluster's head node, or hand it over with that command (README, On a cluster)"
+        )
     try:
-        _knock(address)
+        _knock(find_bootstrap_address(None) or address if address == "auto" else address)
         ray.init(address=address, **options)
     except OSError as error:
         raise ConnectionError(
@@ -127,4 +141,7 @@ def _configure_engines() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # The newer Parquet reader, default in Ray 2.58 and 2.59, makes blocks by size whatever RAY_BLOCKS says: 2.59 makes
+    # one of a small dataset, and one engine gets all of it.
+    context.use_datasource_v2 = False
     quiet.silence_ray_loggers()

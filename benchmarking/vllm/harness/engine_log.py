@@ -46,6 +46,8 @@ class EngineLog:
         self.engines: dict[str, dict[str, Any]] = {}
         self.series: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        # Sentences about engines that went away with their process or node (engine_loss.py).
+        self.losses: list[str] = []
         # Holding the actors' handles keeps them, and their last counters, alive until the log is let go.
         self._actors: list[Any] = []
         self._clock_offset: dict[str, float] = defaultdict(lambda: float("inf"))
@@ -90,6 +92,7 @@ class EngineLog:
             return
         identity = {key: message[key] for key in ("engine", "node", "pid")}
         engine = self.engines.setdefault(message["engine"], {**identity, "cores": [], "latest": {}, "dead_at": None})
+        engine.update(node_id=message.get("node_id"), heard_at=message["received_at"])
         _HANDLERS[kind](self, engine, message)
 
     def _sampled(self, engine: dict[str, Any], message: Message) -> None:
@@ -102,6 +105,7 @@ class EngineLog:
         engine["before"] = engine["after"] = message["counters"]
         engine["latest"] = dict(message["counters"])
         self._actors.append(message["actor"])
+        engine["actor_id"] = message["actor"]._actor_id.hex() if message["actor"] else None
 
     def let_go(self) -> None:
         """Drops the actors' handles, so that they may end."""

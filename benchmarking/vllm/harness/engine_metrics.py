@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import config
+
 SCALARS = {
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
@@ -234,7 +236,7 @@ def _gpus() -> tuple[int | None, float | None]:
 def _gpu_handles() -> list[tuple[Any, Any]]:
     """(NVML, handle) of each GPU that Ray gave this worker."""
     devices = [device for device in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    if not devices:
+    if not devices or config.LOGICAL_GPUS:
         return []
     from vllm.third_party import pynvml
 

@@ -173,8 +173,8 @@ def _own_handle() -> Any:
 def _identity() -> dict[str, Any]:
     import ray
 
-    node = ray.util.get_node_ip_address()
-    return {"engine": f"{node}:{os.getpid()}", "node": node, "pid": os.getpid()}
+    node, context = ray.util.get_node_ip_address(), ray.get_runtime_context()
+    return {"engine": f"{node}:{os.getpid()}", "node": node, "node_id": context.get_node_id(), "pid": os.getpid()}
 
 
 def _engine_log() -> Any:

@@ -123,7 +123,7 @@ def warnings(log: EngineLog) -> list[str]:
         for engine in log.engines.values()
         if "lost" in engine
     ]
-    return [*lost, *(text for engine in log.built() for text in _warnings(engine))]
+    return [*log.losses, *lost, *(text for engine in log.built() for text in _warnings(engine))]
 
 
 def _warnings(engine: dict[str, Any]) -> list[str]:

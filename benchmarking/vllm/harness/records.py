@@ -45,7 +45,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import machine, overrides, record_file
+from harness import machine, overrides, record_file, remote_records
 from harness.schema import SCHEMA, Record
 
 
@@ -67,8 +67,13 @@ def new(script: Path) -> Record:
     }
 
 
-def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path:
-    """Appends one record as one line, and its engines' samples as a Parquet file beside; returns the records' file."""
+def append(record: Record, series: list[dict[str, Any]], results_path: str | Path) -> Path | str:
+    """Appends one record as one line, and its engines' samples as a Parquet file beside; returns the records' file.
+
+    On S3 (`s3://bucket/folder`) each is an object of its own. Raises OSError, or StorageError for S3.
+    """
+    if remote_records.is_remote(results_path):
+        return remote_records.put(record, series, str(results_path))
     if series:
         write_series(series, Path(results_path) / "timeseries" / f"{record['run_id']}.parquet")
     return record_file.append(record, results_path)

@@ -17,14 +17,17 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import cluster, continuity, engine_log, machine, preflight, records
+from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records
 from harness.data import storage
+from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
 
 EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 # The engines' last counters arrive within milliseconds of the last token; a lost message must not hold up a run.
 SETTLE_S = 5.0
+# Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
+LOOK_S = 20.0
 
 Strategy = Callable[[], pa.Table]
 
@@ -94,7 +97,8 @@ class Run:
         mailbox = engine_log.open_mailbox()
         self._node = cluster.this_node()
         continuity.current.fingerprint = self._workload.fingerprint
-        watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
+        self._losses = EngineLosses(self._log, self._workload.rows)
+        watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort, self._losses)
         self._started_at = time.time()
         watchdog.start()
         try:
@@ -104,9 +108,23 @@ class Run:
             ended_at = time.time()
         finally:
             watchdog.stop()
+            self._look_for_losses(watchdog)
         self._write_s = ended_at - returned_at
         self._settle(watchdog)
         return table, ended_at
+
+    def _look_for_losses(self, watchdog: Watchdog) -> None:
+        """Names nodes and processes that are gone: a peer may fail, or finish without them, before they are missed."""
+        if self._stopped_by:
+            return
+
+        def look() -> None:
+            watchdog.drain()
+            self._losses.look(after_failure=True)
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        looking.join(LOOK_S)
 
     def _write(self, table: pa.Table) -> None:
         if config.OUTPUT_PATH is not None:
@@ -127,7 +145,9 @@ class Run:
         found = evidence(self._log, self._workload, table, self._started_at, ended_at, self._write_s)
         problems: list[str] = found.pop("problems")
         self._record.update(found)
-        return problems
+        # Also where every row is back: fewer engines than asked for did part of the work. A strategy that sees to it
+        # itself says so in the record, and such a run is not compared.
+        return problems if continuity.current.survives_engines else [*self._log.losses, *problems]
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
@@ -141,6 +161,8 @@ class Run:
     def _close(self, status: str, error: str | None) -> str:
         """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
+        if status in ("invalid", "failed"):
+            error = self._with_losses(error or "")
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
             self._add_evidence(time.time())
@@ -153,6 +175,10 @@ class Run:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))
         return status if recorded or status == "refused" else "failed"
+
+    def _with_losses(self, error: str) -> str:
+        """Which node or process went away, then what that led to."""
+        return "; ".join([*(loss for loss in self._log.losses if loss not in error), error])
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
@@ -169,14 +195,21 @@ class Run:
         """Whether the record is in its file. Where it is not, for a full disk, stdout still has it."""
         try:
             records.append(self._record, self._log.rows(self._started_at), config.RESULTS_PATH)
-        except OSError as error:
-            where = f"{config.RESULTS_PATH}: {error.strerror}"
+        except (OSError, storage.StorageError) as error:
+            reason = getattr(error, "strerror", None)
+            where = f"{config.RESULTS_PATH}: {reason}" if reason else storage.failure(config.RESULTS_PATH, error)
             print(
                 f"expected to append the record under RESULTS_PATH, found {where}. The last line of stdout is the "
                 "record; append it to records.jsonl by hand",
                 file=sys.stderr,
             )
             return False
+        if cluster.in_a_job() and not remote_records.is_remote(config.RESULTS_PATH):
+            print(
+                f"this is a Ray job: its record is the last line of the job's log, and in {config.RESULTS_PATH} on "
+                "this node; set RESULTS_PATH to s3://bucket/folder to have it where no node can take it along",
+                file=sys.stderr,
+            )
         return True
 
     def _catch_signals(self) -> None:

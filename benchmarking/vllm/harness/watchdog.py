@@ -13,6 +13,7 @@ from typing import Any
 import config
 from harness import continuity
 from harness.engine_log import EngineLog
+from harness.engine_loss import EngineLosses
 
 POLL_S = 0.5
 PROGRESS_S = 10.0
@@ -23,12 +24,21 @@ MAILBOX_TIMEOUT_S = 30.0
 class Watchdog:
     """Calls `give_up(reason)` once, from its thread, when the run cannot finish any more."""
 
-    def __init__(self, log: EngineLog, mailbox: Any, expected_tokens: int, give_up: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        log: EngineLog,
+        mailbox: Any,
+        expected_tokens: int,
+        give_up: Callable[[str], None],
+        losses: EngineLosses | None = None,
+    ) -> None:
         self._log, self._mailbox, self._asked, self._give_up = log, mailbox, expected_tokens, give_up
+        self._losses = losses
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="watchdog")
         self.moved_at = self.started_at = self._shown_at = time.time()
         self._tokens = 0
+        self._generating: set[str] = set()
 
     @property
     def _expected(self) -> int:
@@ -62,6 +72,8 @@ class Watchdog:
         """Why the run cannot finish, or None."""
         try:
             self.drain()
+            if self._losses:
+                self._losses.look()
         except Exception as error:  # noqa: BLE001  (whatever Ray raises here, the run has lost its engines)
             return f"Ray does not answer any more ({type(error).__name__}); see its logs for a node or GCS failure"
         self._show_progress()
@@ -70,7 +82,10 @@ class Watchdog:
     def verdict(self) -> str | None:
         """Why the run cannot finish, by what the engines have said so far, or None."""
         # With the probe off engines say nothing, which is no sign of trouble.
-        return self._dead_engine() or self._late_start() or self._stall() if config.PROBE_INTERVAL_S > 0 else None
+        if config.PROBE_INTERVAL_S == 0:
+            return None
+        overdue = self._losses.overdue() if self._losses else None
+        return self._dead_engine() or overdue or self._late_start() or self._stall()
 
     def _dead_engine(self) -> str | None:
         if continuity.current.survives_engines:
@@ -106,11 +121,14 @@ class Watchdog:
         )
 
     def _blind(self) -> str | None:
-        """Engines that may well be generating, unseen."""
+        """Engines that were lost, or that may well be generating, unseen."""
+        if self._log.losses:
+            return "; ".join(self._log.losses)
         lost = [f"{engine['engine']} ({engine['lost']})" for engine in self._log.engines.values() if "lost" in engine]
         return f"the probe failed in engine {', '.join(lost)}" if lost else None
 
     def _show_progress(self) -> None:
+        self._show_first_tokens()
         now = time.time()
         if now - self._shown_at < PROGRESS_S:
             return
@@ -122,3 +140,9 @@ class Watchdog:
             f"waiting {waiting}  output tokens {self._log.total('generation_tokens')}/{self._expected}",
             file=sys.stderr,
         )
+
+    def _show_first_tokens(self) -> None:
+        generating = {engine["engine"] for engine in self._log.built() if engine["latest"].get("generation_tokens")}
+        for name in sorted(generating - self._generating):
+            print(f"{time.time() - self.started_at:5.0f} s  engine {name} generates", file=sys.stderr)
+        self._generating |= generating

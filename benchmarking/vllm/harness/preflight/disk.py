@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config
+from harness import remote_records
 from harness.data import storage
 from harness.preflight.problem import Problem
 
@@ -19,33 +20,39 @@ RAY_DISK_SHARE = 0.95
 
 
 def problems(prompt_bytes: int) -> Iterator[Problem]:
-    results = Path(config.RESULTS_PATH)
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=results):
-            pass
-    except OSError as error:
-        yield Problem("a folder for records that can be written", f"{results}: {error.strerror}", "Set RESULTS_PATH")
-        return
-    yield from _answers()
     spill = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
-    yield from _too_full(results, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+    yield from _results()
+    if config.OUTPUT_PATH is not None:
+        yield from _unwritable(config.OUTPUT_PATH, "answers", "OUTPUT_PATH")
     yield from _too_full(spill, SPILLED_COPIES * prompt_bytes, RAY_DISK_SHARE, "Free some, or set RAY_TMPDIR")
 
 
-def _answers() -> Iterator[Problem]:
-    """Written after the last token, when it is late to learn that they cannot be."""
-    if config.OUTPUT_PATH is None:
+def _results() -> Iterator[Problem]:
+    if remote_records.is_remote(config.RESULTS_PATH):
+        yield from _unwritable(config.RESULTS_PATH, "records", "RESULTS_PATH")
         return
+    folder = Path(config.RESULTS_PATH)
     try:
-        files, folder = storage.filesystem(config.OUTPUT_PATH)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        yield Problem("a folder for records that can be written", f"{folder}: {error.strerror}", "Set RESULTS_PATH")
+        return
+    yield from _too_full(folder, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+
+
+def _unwritable(url: str, what: str, setting: str) -> Iterator[Problem]:
+    """Written after the last token, when it is late to learn that it cannot be."""
+    try:
+        files, folder = storage.filesystem(url)
         files.create_dir(folder)
         trial = f"{folder}/.writable-{uuid.uuid4().hex}"
         with files.open_output_stream(trial):
             pass
         files.delete_file(trial)
     except (OSError, storage.StorageError) as error:
-        yield Problem("a folder for answers that can be written", f"{config.OUTPUT_PATH}: {error}", "Set OUTPUT_PATH")
+        yield Problem(f"a folder for {what} that can be written", f"{url}: {error}", f"Set {setting}")
 
 
 def _too_full(folder: Path, needed: int, usable: float, change: str) -> Iterator[Problem]:

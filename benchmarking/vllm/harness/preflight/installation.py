@@ -22,7 +22,12 @@ INTERFACES = (
 
 
 def requirements_file() -> Path:
-    return SUITE_DIR / ("requirements-cpu.txt" if config.GPUS_PER_ENGINE == 0 else "requirements.txt")
+    return SUITE_DIR / ("requirements-cpu.txt" if on_cpu() else "requirements.txt")
+
+
+def on_cpu() -> bool:
+    """Whether vLLM's CPU engine is to run."""
+    return config.GPUS_PER_ENGINE == 0 or config.LOGICAL_GPUS
 
 
 def problems() -> Iterator[Problem]:
@@ -30,7 +35,7 @@ def problems() -> Iterator[Problem]:
     file = requirements_file()
     wanted = {pin.name: pin for pin in pins(file)}
     install = f"Run pip install -r {file}"
-    if config.GPUS_PER_ENGINE == 0:
+    if on_cpu():
         install += " && pip uninstall -y torchvision torchaudio torchcodec"
     for name in ENGINE_PACKAGES:
         if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
