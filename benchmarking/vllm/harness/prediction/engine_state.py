@@ -75,6 +75,8 @@ REQUEST: Any = np.dtype(
     + _fields(np.int32, "slot state batch hits")  # slot: row of the table; hits: tokens found at first admission
 )
 SEAT: Any = np.dtype(_fields(np.int32, "running returned free_slot"))  # three lists of at most max_num_seqs entries
+# Sizes of a step: tokens computed, query and key pairs, cached tokens read, tokens sampled, requests in it.
+STEP: Any = np.dtype(_fields(np.int64, "tokens pairs context sampled requests"))
 PLANNED: Any = np.dtype(_fields(np.int32, "request generates"))
 BATCH: Any = np.dtype(_fields(np.int64, "begin end left lane"))  # left: requests not finished
 LANE: Any = np.dtype(_fields(np.int64, "next end open left"))  # next batch; open, and not finished batches
@@ -96,6 +98,7 @@ class State(NamedTuple):
     queue: Int32s  # [requests] arrived, first come first served
     batches: Records  # [batches] BATCH
     lanes: Records  # [lanes] LANE
+    step: Records  # [1] STEP: the step scheduled last
     at: Records  # [1] SCALARS
 
 
@@ -116,6 +119,7 @@ def new_state(prompts: Prompts, feed: Feed, limits: Limits, pool: Pool) -> State
         queue=np.zeros(len(requests), np.int32),
         batches=_new_batches(feed),
         lanes=_new_lanes(feed),
+        step=np.zeros(1, STEP),
         at=at,
     )
 
