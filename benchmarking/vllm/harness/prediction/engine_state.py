@@ -104,12 +104,20 @@ class State(NamedTuple):
 
 def new_state(prompts: Prompts, feed: Feed, limits: Limits, pool: Pool) -> State:
     """An idle engine that will receive `feed`."""
-    requests = _new_requests(prompts, feed, limits)
+    requests = new_requests(prompts, feed.rows, limits)
+    requests["batch"] = np.repeat(np.arange(len(feed.batch_end)), np.diff(feed.batch_end, prepend=0))
+    most_blocks = int(most_blocks_a_row(prompts, feed.rows, limits).max(initial=0))
+    return empty_state(requests, _new_batches(feed), _new_lanes(feed), most_blocks, limits, pool)
+
+
+def empty_state(
+    requests: Records, batches: Records, lanes: Records, most_blocks: int, limits: Limits, pool: Pool
+) -> State:
+    """An idle engine for these requests, of which each holds at most `most_blocks`."""
     seats = np.zeros(limits.max_num_seqs, SEAT)
     seats["free_slot"] = np.arange(limits.max_num_seqs)
     at = np.zeros(1, SCALARS)
     at["free_slots"], at["arrivals_due"] = limits.max_num_seqs, 1
-    most_blocks = int(_most_blocks(prompts, feed.rows, limits).max(initial=0))
     return State(
         pool=pool,
         requests=requests,
@@ -117,24 +125,23 @@ def new_state(prompts: Prompts, feed: Feed, limits: Limits, pool: Pool) -> State
         seats=seats,
         plans=np.zeros((2, limits.max_num_seqs), PLANNED),
         queue=np.zeros(len(requests), np.int32),
-        batches=_new_batches(feed),
-        lanes=_new_lanes(feed),
+        batches=batches,
+        lanes=lanes,
         step=np.zeros(1, STEP),
         at=at,
     )
 
 
-def _new_requests(prompts: Prompts, feed: Feed, limits: Limits) -> Records:
-    rows = feed.rows
-    own_blocks = _most_blocks(prompts, rows, limits) - prompts.tokens[rows] // prompts.block_size
+def new_requests(prompts: Prompts, rows: Int32s, limits: Limits, first_own: int = 0) -> Records:
+    """Requests for `rows`, not in any batch; ids of their generated blocks begin `first_own` above the dataset's."""
+    own_blocks = own_blocks_a_row(prompts, rows, limits)
     requests = np.zeros(len(rows), REQUEST)
     requests["tokens"] = requests["prompt_tokens"] = prompts.tokens[rows]
     requests["last_token"] = prompts.tokens[rows] + np.minimum(prompts.outputs[rows], limits.max_tokens)
     requests["slot"] = -1
     requests["first_content"] = prompts.first_block[rows]
     requests["prompt_blocks"] = prompts.tokens[rows] // prompts.block_size
-    requests["own_content"] = prompts.distinct + np.cumsum(own_blocks) - own_blocks
-    requests["batch"] = np.repeat(np.arange(len(feed.batch_end)), np.diff(feed.batch_end, prepend=0))
+    requests["own_content"] = prompts.distinct + first_own + np.cumsum(own_blocks) - own_blocks
     return requests
 
 
@@ -161,12 +168,18 @@ def pool_size(prompts: Prompts, rows: Int32s, limits: Limits) -> tuple[int, int]
     Blocks beyond all that its requests could hold together would never be taken. Contents are the dataset's block ids
     and those of generated tokens.
     """
-    most = _most_blocks(prompts, rows, limits)
-    own = most - prompts.tokens[rows] // prompts.block_size
+    most = most_blocks_a_row(prompts, rows, limits)
+    own = own_blocks_a_row(prompts, rows, limits)
     return max(1, min(limits.kv_blocks, int(most.sum()))), prompts.distinct + int(own.sum())
 
 
-def _most_blocks(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
+def own_blocks_a_row(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
+    """Blocks of each row that no other row has: those with generated tokens."""
+    own: Int64s = most_blocks_a_row(prompts, rows, limits) - prompts.tokens[rows] // prompts.block_size
+    return own
+
+
+def most_blocks_a_row(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
     """Blocks that each row can hold; one more than its length asks, since a step in flight may run past its end."""
     last = prompts.tokens[rows].astype(np.int64) + np.minimum(prompts.outputs[rows], limits.max_tokens)
     most: Int64s = -(-last // prompts.block_size) + 1

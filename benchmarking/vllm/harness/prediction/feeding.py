@@ -6,7 +6,7 @@
 next piece of work when they are free are modelled as taking turns.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,24 +57,35 @@ def sorted_partitions(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
     return np.array_split(dataset.order.rows, knobs["NAIVE_PARTITIONS"])
 
 
-def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]:
+def daft_provider(strategy: str, dataset: Dataset, knobs: Knobs) -> list[Feed]:
     """Daft's provider: nothing holds a submission back, so an engine has all of its rows from the start."""
+    sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]
+    for engine, rows in submissions(strategy, dataset, knobs):
+        sent[engine].append(rows)
+    return [at_once(np.concatenate(rows) if rows else np.empty(0, np.int32)) for rows in sent]
+
+
+def submissions(strategy: str, dataset: Dataset, knobs: Knobs) -> Iterator[tuple[int, Int32s]]:
+    """What Daft's provider sends: the engine and its rows, in order."""
     if knobs["CONTINUOUS_PARTITIONS"] != 1:
         raise ValueError(
             f"CONTINUOUS_PARTITIONS={knobs['CONTINUOUS_PARTITIONS']}: expected 1; Daft 0.7.26 loses rows with more"
         )
     router = daft_routing.Router(knobs["CONCURRENCY"], knobs["ROUTER_LOAD_BALANCE_THRESHOLD"])
-    sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]
-    for submission in submissions:
-        sent[router.route(submission.prefix, len(submission.rows))].append(submission.rows)
-    return [at_once(np.concatenate(rows) if rows else np.empty(0, np.int32)) for rows in sent]
+    for submission in PROVIDED[strategy](dataset, knobs):
+        yield router.route(submission.prefix, len(submission.rows)), submission.rows
 
 
-def ray_data(rows: Int32s, knobs: Knobs) -> list[Feed]:
+def ray_data(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     """Engines take blocks in turn and work on several at a time, on four batches of each."""
-    blocks = np.array_split(rows, knobs["RAY_BLOCKS"])
     open_blocks = knobs["RAY_MAX_CONCURRENT_BATCHES"]
-    return [_lanes(dealt, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for dealt in _deal(blocks, knobs)]
+    dealt = _deal(ray_blocks(dataset), knobs)
+    return [_lanes(blocks, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for blocks in dealt]
+
+
+def ray_blocks(dataset: Dataset) -> list[Int32s]:
+    """A block is a file: Ray 2.59's Parquet reader makes one of each (up to 128 MiB), whatever RAY_BLOCKS asks for."""
+    return np.split(_arrival(dataset), np.cumsum(dataset.file_rows)[:-1])
 
 
 def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
@@ -123,18 +134,20 @@ def _lanes(pieces: list[Int32s], batch_size: int, open_lanes: int, open_batches:
     return Feed(rows, np.cumsum(sizes, dtype=np.int64), np.cumsum(batches, dtype=np.int64), open_lanes, open_batches)
 
 
+PROVIDED: dict[str, Callable[[Dataset, Knobs], Iterable[Submission]]] = {
+    "continuous-batch": lambda data, knobs: daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]),
+    "continuous-batch-sorted": lambda data, knobs: daft_routing.in_batches(
+        data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]
+    ),
+    "prefix-bucketing": lambda data, knobs: daft_routing.in_buckets(_arrival(data), data.order, knobs),
+}
+
 STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
     "naive-batch": lambda data, knobs: static_batches(file_partitions(data, knobs), knobs),
     "naive-batch-sorted": lambda data, knobs: static_batches(sorted_partitions(data, knobs), knobs),
-    "continuous-batch": lambda data, knobs: daft_provider(
-        daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]), knobs
-    ),
-    "continuous-batch-sorted": lambda data, knobs: daft_provider(
-        daft_routing.in_batches(data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]), knobs
-    ),
-    "prefix-bucketing": lambda data, knobs: daft_provider(
-        daft_routing.in_buckets(_arrival(data), data.order, knobs), knobs
-    ),
-    "ray-data": lambda data, knobs: ray_data(_arrival(data), knobs),
+    "continuous-batch": lambda data, knobs: daft_provider("continuous-batch", data, knobs),
+    "continuous-batch-sorted": lambda data, knobs: daft_provider("continuous-batch-sorted", data, knobs),
+    "prefix-bucketing": lambda data, knobs: daft_provider("prefix-bucketing", data, knobs),
+    "ray-data": ray_data,
     "perfect-placement": perfect_placement,
 }
