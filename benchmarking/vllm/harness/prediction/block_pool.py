@@ -7,12 +7,13 @@ blocks have the same number exactly where vLLM's hashes agree. Several blocks ma
 merge them); the oldest is the one found.
 
 Blocks count from 1: 0 is vLLM's null block, and says "no block" here, so that a large table of contents is all zeros
-and costs memory only where it is written.
+and costs memory only where it is written (an engine meets few of a dataset's contents, scattered over it).
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness.prediction import sparse
 from harness.prediction.compiled import Int32s, Int64s, Records, compiled
 
 NONE = -1
@@ -41,7 +42,7 @@ class Pool(NamedTuple):
 
 def new_pool(blocks: int, contents: int) -> Pool:
     """An empty pool. `blocks` excludes the null block."""
-    pool = Pool(np.zeros(blocks + 3, BLOCK), np.zeros(contents, CONTENT), np.array([blocks], np.int64))
+    pool = Pool(np.zeros(blocks + 3, BLOCK), sparse.zeros(contents, CONTENT), np.array([blocks], np.int64))
     pool.blocks["content"] = NONE
     # Head, blocks by number, tail.
     ring = np.concatenate([[blocks + 1], np.arange(1, blocks + 1), [blocks + 2]]).astype(np.int32)

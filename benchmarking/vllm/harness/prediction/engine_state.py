@@ -6,6 +6,7 @@ A row is the index of a prompt in the dataset, a request its index in the engine
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness.prediction import sparse
 from harness.prediction.block_pool import Pool
 from harness.prediction.compiled import Int32s, Int64s, Records
 
@@ -124,7 +125,7 @@ def empty_state(
         table=np.zeros((limits.max_num_seqs, most_blocks), np.int32),
         seats=seats,
         plans=np.zeros((2, limits.max_num_seqs), PLANNED),
-        queue=np.zeros(len(requests), np.int32),
+        queue=sparse.zeros(len(requests), np.int32),
         batches=batches,
         lanes=lanes,
         step=np.zeros(1, STEP),

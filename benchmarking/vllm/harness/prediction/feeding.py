@@ -14,7 +14,7 @@ from harness.prediction import daft_routing
 from harness.prediction.compiled import Int32s, Int64s, compiled
 from harness.prediction.daft_routing import Submission
 from harness.prediction.engine_state import Feed, Prompts
-from harness.prediction.text_order import TextOrder
+from harness.prediction.text_order import SortedPrompts
 
 Knobs = Mapping[str, Any]
 # Batches of one block that Ray Data runs side by side: RAY_DATA_DEFAULT_ASYNC_BATCH_UDF_MAX_CONCURRENCY of Ray 2.59.
@@ -23,7 +23,7 @@ RAY_BATCHES_A_BLOCK = 4
 
 class Dataset(NamedTuple):
     prompts: Prompts
-    order: TextOrder
+    order: SortedPrompts
     file_rows: list[int]  # rows of each file, in order
 
 

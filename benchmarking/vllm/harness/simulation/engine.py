@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from harness.prediction import engine_state
+from harness.prediction import engine_state, sparse
 from harness.prediction.block_cache import schedule, update
 from harness.prediction.block_pool import new_pool
 from harness.prediction.compiled import Int32s, Records, compiled
@@ -55,10 +55,10 @@ class Engine:
         capacity = len(rows)
         pool = new_pool(*engine_state.pool_size(prompts, rows, limits))
         most_blocks = int(engine_state.most_blocks_a_row(prompts, rows, limits).max(initial=0))
-        batches, lanes = np.zeros(capacity, BATCH), np.full(1, capacity + 1, LANE)
-        requests = np.zeros(capacity, REQUEST)
+        batches, lanes = sparse.zeros(capacity, BATCH), np.full(1, capacity + 1, LANE)
+        requests = sparse.zeros(capacity, REQUEST)
         self.state = engine_state.empty_state(requests, batches, lanes, most_blocks, limits, pool)
-        self._clock = Clock(np.zeros(1, CLOCK), np.zeros(capacity), np.zeros(STEPS_A_TRACE, TRACE))
+        self._clock = Clock(np.zeros(1, CLOCK), sparse.zeros(capacity, np.float64), np.zeros(STEPS_A_TRACE, TRACE))
         self._clock.at["now_s"], self._clock.at["free_s"], self._clock.at["in_flight"] = ready_s, ready_s, NO_STEP
         self._traces: list[Any] = []
         self._open: list[int] = []

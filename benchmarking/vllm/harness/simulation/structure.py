@@ -18,12 +18,14 @@ FILES = 8
 LETTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)
 
 
-def published(rows: int, prefixes: int, output_tokens: int = 128, block_size: int = 16, seed: int = 42) -> Dataset:
+def published(
+    rows: int, prefixes: int, output_tokens: int = 128, block_size: int = 16, files: int = FILES, seed: int = 42
+) -> Dataset:
     """`prefixes` 0: nothing is shared. Groups differ by at most one row and lie in random order."""
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.arange(rows) % prefixes if prefixes else np.arange(rows)).astype(np.int32)
     prompts = _prompts(group, bool(prefixes), output_tokens, block_size)
-    file_rows = [len(part) for part in np.array_split(group, FILES)]
+    file_rows = [len(part) for part in np.array_split(group, files)]
     return Dataset(prompts, TextOrder(_texts(group, rng)), file_rows)
 
 
