@@ -70,7 +70,7 @@ def record(strategy: str = "naive-batch", wall_s: float = 40.0, steady_s: float 
         },
         "engines": [{"engine": "10.0.0.1:1", "node": "10.0.0.1", "pid": 1, "settings": dict(SETTINGS)}],
         "config": dict(CONFIG),
-        "dataset": {"name": "400_0-5_16", "rows": 400, "fingerprint": "f1" * 8, "prompt_bytes": 400000},
+        "dataset": {"name": "400_0-5_16", "rows": 400, "files": 8, "fingerprint": "f1" * 8, "prompt_bytes": 400000},
         "hardware": {
             "nodes": 1,
             "ray_cpus": 16.0,

@@ -8,6 +8,7 @@ from typing import Any
 
 import advise
 import config
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from harness.data.prompts import Shape
 from harness.data.storage import StorageError
 from harness.overrides import SUITE_DIR
 from harness.prediction import forecast_chart, prompt_column, prompt_set, tokenizing
+from harness.target_length import target_length
 from test_roofline import QWEN3_8B
 
 
@@ -242,11 +244,9 @@ def test_the_chart_names_each_strategy_and_both_marks() -> None:
 
 def test_output_lengths_may_vary_by_prompt(qwen_folder: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "my.parquet", prompt=texts(30, 3))
-    knobs = overrides.knob_values(config) | {"OUTPUT_LEN_DISTRIBUTION": "uniform"}
-    loaded = prompt_set.load(
-        file, str(qwen_folder), knobs, id_column_name=None, cache=None, output_length=lambda ids: int(ids[-1]) % 7 + 1
-    )
-    ends = loaded.tokens.ids[loaded.tokens.starts[1:] - 1]
-    assert loaded.data.prompts.outputs.tolist() == [int(end) % 7 + 1 for end in ends]
-    with pytest.raises(ValueError, match="OUTPUT_LEN_DISTRIBUTION='uniform': expected 'fixed'"):
-        prompt_set.load(file, str(qwen_folder), knobs, id_column_name=None, cache=None)
+    lengths = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MIN": 3, "OUTPUT_LEN_MAX": 9}
+    knobs = overrides.knob_values(config) | lengths
+    loaded = prompt_set.load(file, str(qwen_folder), knobs, id_column_name=None, cache=None)
+    prompts = np.split(loaded.tokens.ids, loaded.tokens.starts[1:-1])
+    assert loaded.data.prompts.outputs.tolist() == [target_length(prompt, knobs) for prompt in prompts]
+    assert (loaded.data.prompts.outputs.min(), loaded.data.prompts.outputs.max()) == (3, 9)

@@ -125,9 +125,8 @@ def test_perfect_placement_keeps_prefixes_together_and_work_even() -> None:
     assert max(sizes) < 1.2 * min(sizes)
 
 
-def test_ray_data_makes_a_block_of_each_file_and_opens_four_batches_of_each_that_an_engine_works_on() -> None:
-    data = dataset()._replace(file_rows=[24] * 5)
-    feed = feeding.feeds("ray-data", data, KNOBS | {"CONCURRENCY": 1, "RAY_BLOCKS": 60})[0]
+def test_ray_data_opens_four_batches_of_each_block_that_an_engine_works_on() -> None:
+    feed = feeding.feeds("ray-data", dataset(), KNOBS | {"CONCURRENCY": 1})[0]
     assert (feed.open_lanes, feed.open_batches) == (2, 4)
     assert np.diff(feed.lane_end, prepend=0).tolist() == [6] * 5  # blocks of 24 rows in batches of 4
 

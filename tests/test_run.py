@@ -26,7 +26,7 @@ class Ended(run.Run):
 
     def _prepare(self) -> None:
         self._catch_signals()
-        self._workload = Workload(pa.array([1, 2]), "0" * 32, 2, 16)
+        self._workload = Workload(pa.array([1, 2]), 1, "0" * 32, 2, 16)
 
     def _generate(self) -> tuple[pa.Table, float]:
         self._started_at, self._write_s, self._node = time.time() - 30, 0.0, "node"

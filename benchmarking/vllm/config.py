@@ -24,6 +24,8 @@ INPUT_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.p
 DATASETS_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned"
 # Prompts a dataset; published: 200,000.
 DATASET_ROWS: int = 200_000
+# Parquet files a dataset; published: 8. No batch of Daft 0.7.26 crosses files, so a static batch is no larger than one.
+DATASET_FILES: int = 8
 # One seed gives the same files on every machine; published: 42.
 DATASET_SEED: int = 42
 # "words": exactly as many prompts, of exactly the length, as asked for. "published": vLLM's sampler, which drops the
@@ -79,14 +81,13 @@ CONTINUOUS_BATCH_SIZE: int = 512
 # Daft partitions of the provider's strategies. Published: 8. Daft 0.7.26 loses rows with more than one: the engines
 # are told that submission is over as soon as the first partition ends (README, "Differences").
 CONTINUOUS_PARTITIONS: int = 1
-# Rows a Ray Data batch, and blocks an engine is given at a time. Ray 2.59 runs 4 batches of a block at a time, so 4 x
-# their product, or 4 batches of each block where there are fewer, caps the requests in flight. Ray's own
-# default gives an actor twice as many blocks as it works on, and the first engine to be ready then takes a small
-# dataset whole: 2,048 rows on two H200s left the second idle.
+# Rows a Ray Data batch, and blocks an engine is given at a time. Ray 2.59 runs 4 batches of a block side by side, so
+# 16 blocks of 64 rows or more keep 1,024 requests in flight.
 RAY_BATCH_SIZE: int = 16
-RAY_MAX_CONCURRENT_BATCHES: int = 64
-# Blocks of the input; at least one an engine, or engines stay idle.
-RAY_BLOCKS: int = 32
+RAY_MAX_CONCURRENT_BATCHES: int = 16
+# Blocks of the input: 16 for each of 128 engines. No engine is given more than its share at a time; otherwise the
+# first to be ready takes a small dataset whole.
+RAY_BLOCKS: int = 2048
 # Daft's prefix router. Rows buffered before the first submission:
 ROUTER_MAX_BUFFER_SIZE: int = 5000
 # Rows that a bucket needs to be submitted as one;

@@ -20,6 +20,7 @@ from harness.prediction import model_shape, prompt_set, record_forecast
 from harness.prediction.model_shape import ModelShape
 from harness.prediction.prompt_set import PromptSet
 from harness.prediction.record_forecast import Record
+from harness.report import bounds
 
 TOLERANCE = 0.03
 HEAD = (
@@ -46,14 +47,15 @@ def main() -> None:
             off += 1
             continue
         if args.write:
-            _write(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
+            _append(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
     sys.exit(1 if off else 0)
 
 
 def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSet]) -> PromptSet:
     """The dataset of a record, kept in `known` for those that follow. Raises ValueError if it is another one."""
     knobs = record_forecast.settings(record)
-    names = ("OUTPUT_LEN", "OUTPUT_LEN_DISTRIBUTION", "BLOCK_SIZE", "MAX_MODEL_LEN")
+    lengths = ("OUTPUT_LEN", "OUTPUT_LEN_DISTRIBUTION", "OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX")
+    names = (*lengths, "BLOCK_SIZE", "MAX_MODEL_LEN")
     key = (record["dataset"]["fingerprint"], *(knobs[name] for name in names))
     if key not in known:
         url = f"{args.datasets}/{_dataset_name(record)}.parquet"
@@ -87,9 +89,13 @@ def _number(value: float | None, width: int, digits: int) -> str:
     return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
 
 
-def _write(bounds: Record, results: Path) -> None:
-    with (results / "bounds.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(bounds, allow_nan=False) + "\n")
+def _append(found: Record, results: Path) -> None:
+    """Appends a run's bounds, unless the same are there already."""
+    values = {name: value for name, value in found.items() if name != "run_id"}
+    if bounds.load(results).get(found["run_id"]) == bounds.Bounds(**values):
+        return
+    with (results / bounds.FILE_NAME).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found, allow_nan=False) + "\n")
 
 
 def _dataset_name(record: Record) -> str:

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import config
-from harness import engine_metrics, engine_probe, machine
+from harness import engine_metrics, engine_probe, machine, overrides
 from harness.data import dataset
 from harness.engines import engine_args
 
@@ -36,7 +36,9 @@ def main() -> None:
     print(
         f"seconds with the probe / without: {median:.4f}, 95 % interval {low:.4f} to {high:.4f}, {len(ratios)} rounds"
     )
-    print(json.dumps({"ratio": median, "interval_95": [low, high], "seconds": seconds, "versions": machine.versions()}))
+    conditions = {"prompts": options.prompts, "gpus": machine.gpu_names(), "versions": machine.versions()}
+    knobs = overrides.knob_values(config)
+    print(json.dumps({"ratio": median, "interval_95": [low, high], "seconds": seconds, **conditions, "config": knobs}))
 
 
 def measure(rounds: int, batch: list[str]) -> list[tuple[float, float]]:

@@ -24,20 +24,21 @@ def answer(row: dict[str, Any]) -> dict[str, Any]:
 def ray_data() -> pa.Table:
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
+    engine_share = max(config.RAY_BLOCKS // config.CONCURRENCY, 1)
     engines = vLLMEngineProcessorConfig(
         model_source=config.MODEL_NAME,
         engine_kwargs=engine_args(),
         concurrency=(config.CONCURRENCY, config.CONCURRENCY),
         batch_size=config.RAY_BATCH_SIZE,
         max_concurrent_batches=config.RAY_MAX_CONCURRENT_BATCHES,
-        max_tasks_in_flight_per_actor=config.RAY_MAX_CONCURRENT_BATCHES,
+        max_tasks_in_flight_per_actor=min(config.RAY_MAX_CONCURRENT_BATCHES, engine_share),
         chat_template_stage=False,
         log_engine_metrics=False,
         placement_group_config={"bundle_per_worker": {"CPU": 1, "GPU": min(config.GPUS_PER_ENGINE, 1)}},
     )
     processor = build_processor(engines, preprocess=request, postprocess=answer)
     files, path = storage.filesystem(config.INPUT_PATH)
-    dataset = ray.data.read_parquet(path, filesystem=files, override_num_blocks=config.RAY_BLOCKS)
+    dataset = ray.data.read_parquet(path, filesystem=files).repartition(config.RAY_BLOCKS)
     return pa.Table.from_pylist(processor(dataset).take_all())
 
 

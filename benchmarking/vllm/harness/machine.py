@@ -24,7 +24,7 @@ def hardware() -> dict[str, Any]:
         "driver_cpus": psutil.cpu_count(),
         "driver_memory_bytes": psutil.virtual_memory().total,
         "cpu": _cpu_name(),
-        "gpus": _gpu_names(),
+        "gpus": gpu_names(),
     }
 
 
@@ -61,7 +61,8 @@ def _cpu_name() -> str | None:
     return names[0] if names else platform.machine()
 
 
-def _gpu_names() -> list[str]:
+def gpu_names() -> list[str]:
+    """GPUs of this node; empty without NVIDIA's driver."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)

@@ -80,8 +80,13 @@ class Run:
 
     def _workload_record(self) -> dict[str, Any]:
         asked = self._workload
-        name = records.portable(config.INPUT_PATH)
-        return {"name": name, "rows": asked.rows, "fingerprint": asked.fingerprint, "prompt_bytes": asked.prompt_bytes}
+        return {
+            "name": records.portable(config.INPUT_PATH),
+            "rows": asked.rows,
+            "files": asked.files,
+            "fingerprint": asked.fingerprint,
+            "prompt_bytes": asked.prompt_bytes,
+        }
 
     def _generate(self) -> tuple[pa.Table, float]:
         """The clock runs from the strategy's call until its rows are back and, where that is asked for, written."""

@@ -11,37 +11,44 @@ independently of each other, in any process and on any machine, and agree.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import config
 import numpy as np
+import numpy.typing as npt
 
-_INVERSE_CDF: dict[str, Callable[[float], int]] = {
-    "fixed": lambda _: config.OUTPUT_LEN,
-    "uniform": lambda share: config.OUTPUT_LEN_MIN + int(share * (config.OUTPUT_LEN_MAX + 1 - config.OUTPUT_LEN_MIN)),
-    "log-uniform": lambda share: int(
-        config.OUTPUT_LEN_MIN * ((config.OUTPUT_LEN_MAX + 1) / config.OUTPUT_LEN_MIN) ** share
+Knobs = Mapping[str, Any]
+CONFIGURED: Knobs = vars(config)
+
+_INVERSE_CDF: dict[str, Callable[[float, Knobs], int]] = {
+    "fixed": lambda _, knobs: int(knobs["OUTPUT_LEN"]),
+    "uniform": lambda share, knobs: (
+        knobs["OUTPUT_LEN_MIN"] + int(share * (knobs["OUTPUT_LEN_MAX"] + 1 - knobs["OUTPUT_LEN_MIN"]))
+    ),
+    "log-uniform": lambda share, knobs: int(
+        knobs["OUTPUT_LEN_MIN"] * ((knobs["OUTPUT_LEN_MAX"] + 1) / knobs["OUTPUT_LEN_MIN"]) ** share
     ),
 }
 DISTRIBUTIONS = tuple(_INVERSE_CDF)
 
 
-def target_length(prompt_token_ids: Sequence[int]) -> int:
-    """Tokens to generate for this prompt, an end-of-sequence token included.
+def target_length(prompt_token_ids: npt.ArrayLike, knobs: Knobs = CONFIGURED) -> int:
+    """Tokens to generate for this prompt, an end-of-sequence token included; under a record's `knobs` or today's.
 
     Raises KeyError for an unknown distribution, which preflight refuses before.
     """
-    length = _INVERSE_CDF[config.OUTPUT_LEN_DISTRIBUTION](_share(prompt_token_ids))
+    length = _INVERSE_CDF[knobs["OUTPUT_LEN_DISTRIBUTION"]](_share(prompt_token_ids), knobs)
     # A power rounded up at the very end of the range may reach one too many.
-    return min(length, longest_output())
+    return min(length, longest_output(knobs))
 
 
-def longest_output() -> int:
+def longest_output(knobs: Knobs = CONFIGURED) -> int:
     """Most tokens that any prompt is answered with."""
-    return config.OUTPUT_LEN if config.OUTPUT_LEN_DISTRIBUTION == "fixed" else config.OUTPUT_LEN_MAX
+    return int(knobs["OUTPUT_LEN" if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else "OUTPUT_LEN_MAX"])
 
 
-def _share(prompt_token_ids: Sequence[int]) -> float:
+def _share(prompt_token_ids: npt.ArrayLike) -> float:
     """The ids' hash as a share in [0, 1); 53 bits, all that a float holds."""
     tokens = np.asarray(prompt_token_ids, dtype="<i4").tobytes()
     digest = hashlib.blake2b(tokens, digest_size=8).digest()

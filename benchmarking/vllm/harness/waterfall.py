@@ -3,7 +3,8 @@
 Up to the first engine's start and after the last token there is one clock. In between each engine has its own day, so
 a part is the mean over the engines: two engines of which one idles for 4 s show 2 s of idling. Parts, in seconds:
 
-    read_and_plan    reading, sorting, planning, scheduling, before any engine's process starts to load vLLM
+    read_and_plan    reading, sorting, planning, scheduling, before any engine's process starts to load vLLM. One part,
+                     because Daft runs them as one lazy plan and on Ray tells no operator's times (0.7.26)
     actor_wait       an engine's process is not there yet, while another's already starts
     actor_start      importing vLLM, reading the model's configuration, until the engine core's process starts
     core_start       the core's imports and set-up: what its start takes beyond the next two

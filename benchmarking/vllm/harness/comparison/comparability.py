@@ -98,7 +98,11 @@ def _dataset_difference(a: Record, b: Record) -> list[str]:
         same = first["fingerprint"] == second["fingerprint"]
     else:
         same = a["config"].get("INPUT_PATH") == b["config"].get("INPUT_PATH")
-    return [] if same else [f"dataset: {dataset_name(a)} / {dataset_name(b)}"]
+    if not same:
+        return [f"dataset: {dataset_name(a)} / {dataset_name(b)}"]
+    # Daft's batches do not cross files, so the same rows in other files are other work.
+    files = first.get("files"), second.get("files")
+    return [f"files of the dataset: {files[0]} / {files[1]}"] if None not in files and files[0] != files[1] else []
 
 
 def dataset_name(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Makes datasets: eight Parquet files in a folder, local or S3, and a manifest beside it.
+"""Makes datasets: Parquet files in a folder (config.DATASET_FILES), local or S3, and a manifest beside it.
 
     python -m harness.data.generator --prefixes 512
     BENCH_PROFILE=local-cpu python -m harness.data.generator --prefixes 16 --rows 400
@@ -25,7 +25,6 @@ from harness.data import dataset, prompts, published, storage
 from harness.data.dataset import Manifest
 from harness.data.prompts import Shape
 
-FILES = 8
 SAMPLERS = ("words", "published")
 # Raised whenever the same request gives other prompts.
 SAMPLER_VERSION = 1
@@ -49,7 +48,7 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
     fs, path = storage.filesystem(url)
     try:
         old_files = _data_files(fs, path)
-        if found and found["complete"] and found["request"] == head["request"] and len(old_files) == found["files"]:
+        if found and found["complete"] and found["request"] == head["request"] and len(old_files) == _parts(shape):
             return found
         if old_files and not found:
             raise FileExistsError("expected an empty place, found data without a manifest; move or delete it first")
@@ -113,10 +112,13 @@ def _write_file(fs: pafs.FileSystem, path: str, batch: pa.RecordBatch) -> None:
 
 
 def _batches(shape: Shape, tokenizer: Any, sampler: str) -> Iterator[pa.RecordBatch]:
-    parts = min(FILES, shape.rows)
     if sampler == "published":
-        return published.sample(shape, tokenizer, parts)
-    return prompts.sample(shape, prompts.words(tokenizer), parts)
+        return published.sample(shape, tokenizer, _parts(shape))
+    return prompts.sample(shape, prompts.words(tokenizer), _parts(shape))
+
+
+def _parts(shape: Shape) -> int:
+    return min(config.DATASET_FILES, shape.rows)
 
 
 def check_lengths(batch: pa.RecordBatch, tokenizer: Any, count: int) -> int:

@@ -78,14 +78,17 @@ def submissions(strategy: str, dataset: Dataset, knobs: Knobs) -> Iterator[tuple
 
 def ray_data(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     """Engines take blocks in turn and work on several at a time, on four batches of each."""
-    open_blocks = knobs["RAY_MAX_CONCURRENT_BATCHES"]
-    dealt = _deal(ray_blocks(dataset), knobs)
+    dealt, open_blocks = _deal(ray_blocks(dataset, knobs), knobs), ray_open_blocks(knobs)
     return [_lanes(blocks, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for blocks in dealt]
 
 
-def ray_blocks(dataset: Dataset) -> list[Int32s]:
-    """A block is a file: Ray 2.59's Parquet reader makes one of each (up to 128 MiB), whatever RAY_BLOCKS asks for."""
-    return np.split(_arrival(dataset), np.cumsum(dataset.file_rows)[:-1])
+def ray_blocks(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
+    return [block for block in np.array_split(_arrival(dataset), knobs["RAY_BLOCKS"]) if len(block)]
+
+
+def ray_open_blocks(knobs: Knobs) -> int:
+    """Blocks that an engine is given at a time, as ray-data.py sets it: no more than its share."""
+    return int(min(knobs["RAY_MAX_CONCURRENT_BATCHES"], max(knobs["RAY_BLOCKS"] // knobs["CONCURRENCY"], 1)))
 
 
 def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from harness.prediction.feeding import Dataset
 from harness.prediction.prompt_column import PromptColumn
 from harness.prediction.text_order import TextOrder
 from harness.prediction.tokenizing import Tokens
+from harness.target_length import target_length
 
 CACHE = overrides.SUITE_DIR.parents[1] / ".local" / "tokens"
 
@@ -36,21 +37,18 @@ def load(
     prompt_column_name: str = "prompt",
     id_column_name: str | None = "id",
     cache: Path | None = CACHE,
-    output_length: Callable[[Int32s], int] | None = None,
 ) -> PromptSet:
-    """Uses BLOCK_SIZE, MAX_MODEL_LEN and, unless `output_length` tells each prompt's from its tokens, OUTPUT_LEN.
+    """Uses BLOCK_SIZE, MAX_MODEL_LEN and the knobs of the output length.
 
     Raises ValueError or StorageError where nothing can be forecast, with the reason.
     """
-    if output_length is None:
-        _refuse_varying_lengths(knobs)
     marks = [time.perf_counter()]
     column = prompt_column.read(url, prompt_column_name, id_column_name)
     marks.append(time.perf_counter())
     tokenizer = tokenizing.load_tokenizer(model)
     tokens = tokenizing.tokenize(column.texts, column.content_key, tokenizer, cache)
     marks.append(time.perf_counter())
-    outputs = _outputs(tokens, knobs, output_length)
+    outputs = _outputs(tokens, knobs)
     fits = np.diff(tokens.starts) + outputs <= knobs["MAX_MODEL_LEN"]
     texts = column.texts
     if not fits.all():
@@ -64,17 +62,9 @@ def load(
     return PromptSet(column, tokens, data, int((~fits).sum()), read_s, tokenize_s, plan_s, one_by_one_s)
 
 
-def _outputs(tokens: Tokens, knobs: Mapping[str, Any], output_length: Callable[[Int32s], int] | None) -> Int32s:
+def _outputs(tokens: Tokens, knobs: Mapping[str, Any]) -> Int32s:
     """Tokens that each prompt generates."""
-    if output_length is None:
+    if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed":
         return np.full(len(tokens.starts) - 1, knobs["OUTPUT_LEN"], np.int32)
     rows = itertools.pairwise(tokens.starts.tolist())
-    return np.array([output_length(tokens.ids[begin:end]) for begin, end in rows], np.int32)
-
-
-def _refuse_varying_lengths(knobs: Mapping[str, Any]) -> None:
-    if knobs["OUTPUT_LEN_DISTRIBUTION"] != "fixed":
-        raise ValueError(
-            f"OUTPUT_LEN_DISTRIBUTION={knobs['OUTPUT_LEN_DISTRIBUTION']!r}: expected 'fixed', or a function that tells "
-            "each prompt's length from its tokens"
-        )
+    return np.array([target_length(tokens.ids[begin:end], knobs) for begin, end in rows], np.int32)

@@ -13,7 +13,7 @@ from typing import Any
 import config
 import numpy as np
 import pyarrow as pa
-from harness.data import dataset
+from harness.data import dataset, storage
 from harness.data.storage import StorageError
 from harness.preflight import endpoint
 from harness.preflight.deadline import within
@@ -31,6 +31,7 @@ class Workload:
     """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`."""
 
     ids: Any  # pa.Array
+    files: int
     fingerprint: str
     prompt_bytes: int
     output_lengths: int | Ints
@@ -62,7 +63,8 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
 
 def _workload(scan: RowScan) -> Workload:
     lengths = np.array(scan.output_lengths) if scan.varying else config.OUTPUT_LEN
-    return Workload(pa.concat_arrays(scan.ids), dataset.fingerprint_of(scan.digest), scan.prompt_bytes, lengths)
+    files = len(dataset.files(*storage.filesystem(config.INPUT_PATH)))
+    return Workload(pa.concat_arrays(scan.ids), files, dataset.fingerprint_of(scan.digest), scan.prompt_bytes, lengths)
 
 
 def _batches() -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """From committed records to an engine's efficiency, and how well it predicts runs that it was not fitted to.
 
 `results` holds `records.jsonl`, `timeseries/`, and what a reader needs who has neither dataset nor model:
-    structures/<fingerprint>-<block size>.parquet   which prompts share what (stored_structure.py)
+    structures/<fingerprint>-<...>.parquet          which prompts share what (stored_structure.py)
     models/<name>/config.json                       sizes of the models that ran
 """
 
@@ -39,6 +39,13 @@ class Run(NamedTuple):
     dataset: Dataset
     least: StepCost
 
+    @property
+    def plain(self) -> bool:
+        """Whether its engines ran without a logits processor. One adds time to each step, in Python, that is not fitted:
+        runs of varying output lengths have one."""
+        config = self.record["config"]
+        return config["OUTPUT_LEN_DISTRIBUTION"] == "fixed" and not config["LOGITS_PROCESSORS"]
+
 
 def load(results: Path, datasets: str | None = None, tokenizer: str | None = None) -> list[Run]:
     """All runs that can be simulated. A structure that is missing is made from the dataset below `datasets`.
@@ -51,16 +58,24 @@ def load(results: Path, datasets: str | None = None, tokenizer: str | None = Non
 
 def _run(record: Record, results: Path, datasets: str | None, tokenizer: str | None) -> Run:
     knobs = record_forecast.settings(record)
-    path = results / "structures" / f"{record['dataset']['fingerprint']}-{knobs['BLOCK_SIZE']}.parquet"
+    path = results / "structures" / _structure_name(record)
     if not path.exists():
         _make_structure(path, record, datasets, tokenizer)
     model = model_shape.read(str(results / "models" / Path(knobs["MODEL_NAME"]).name))
     gpu = gpus.find(record["hardware"]["gpus"][0])
     return Run(
         record,
-        stored_structure.read(path, knobs["OUTPUT_LEN"]),
+        stored_structure.read(path, record_run.files(record)),
         roofline.step_cost(model, gpu, knobs["GPUS_PER_ENGINE"]),
     )
+
+
+def _structure_name(record: Record) -> str:
+    """Of what it depends on: the prompts, the size of blocks, and how many tokens each prompt generates."""
+    knobs = record_forecast.settings(record)
+    lengths = ["OUTPUT_LEN"] if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else ["OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX"]
+    parts = [knobs[name] for name in ("BLOCK_SIZE", "OUTPUT_LEN_DISTRIBUTION", *lengths)]
+    return "-".join(map(str, [record["dataset"]["fingerprint"], *parts])) + ".parquet"
 
 
 def _make_structure(path: Path, record: Record, datasets: str | None, tokenizer: str | None) -> None:
@@ -78,7 +93,13 @@ def _make_structure(path: Path, record: Record, datasets: str | None, tokenizer:
 
 
 def calibrate(runs: list[Run], results: Path, reading: str = "attention") -> Efficiency:
-    """Raises ValueError without a run that shows how fast requests arrive."""
+    """The efficiency that fits the plain ones of `runs` best.
+
+    Raises ValueError if there is none, if they mix models or GPUs, or if none shows how fast requests arrive.
+    """
+    runs = [run for run in runs if run.plain]
+    if not runs:
+        raise ValueError("expected records of GPU runs with a fixed output length, found none; nothing can be fitted")
     least = runs[0].least
     if any(run.least != least for run in runs):
         raise ValueError("expected records of one model on one kind of GPU, found several; fit each on its own")
@@ -100,6 +121,7 @@ def start(runs: list[Run]) -> Start:
 
 def as_json(runs: list[Run], readings: dict[str, Efficiency]) -> dict[str, Any]:
     """What calibration.json holds: the fits, how engines started, and the runs that this comes from."""
+    runs = [run for run in runs if run.plain]
     first = runs[0].record
     return {
         "schema": SCHEMA,

@@ -1,14 +1,15 @@
 """Ray Data in time (Ray 2.59): blocks go to actors, each actor works on several, on four batches of each.
 
-A block goes to the actor that has the fewest; an actor that is ready first may take RAY_MAX_CONCURRENT_BATCHES blocks
-before the next one is ready. Tokenising is a stage of its own that has run ahead by the time engines are ready.
+A block goes to the actor that has the fewest; an actor that is ready first takes all that it may before the next one is
+ready. Tokenising is a stage of its own that has run ahead by the time engines are ready.
 """
 
 from collections import deque
 
 import numpy as np
+from harness.prediction import feeding
 from harness.prediction.compiled import Int32s
-from harness.prediction.feeding import RAY_BATCHES_A_BLOCK, Dataset, Knobs, ray_blocks
+from harness.prediction.feeding import RAY_BATCHES_A_BLOCK, Dataset, Knobs
 from harness.simulation.engine import Engine
 from harness.simulation.fleet import Fleet, play
 
@@ -46,8 +47,8 @@ def run(_strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -> tuple[l
     """The engines after their work, and when the rows are back."""
     engines = fleet.engines(dataset.prompts, tokenises=False)
     actors = [Actor(engine, knobs["RAY_BATCH_SIZE"]) for engine in engines]
-    blocks = deque(ray_blocks(dataset))
-    most = knobs["RAY_MAX_CONCURRENT_BATCHES"]
+    blocks = deque(feeding.ray_blocks(dataset, knobs))
+    most = feeding.ray_open_blocks(knobs)
 
     def more(number: int, ended: list[int], at_s: float) -> None:
         for batch in ended:

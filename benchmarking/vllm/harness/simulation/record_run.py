@@ -28,12 +28,27 @@ def can_simulate(record: Record) -> bool:
     return record["status"] == "ok" and known and (record["phases_s"] or {}).get("steady") is not None
 
 
+def knobs(record: Record) -> dict[str, Any]:
+    """The record's, with what they meant when it was made.
+
+    Until DATASET_FILES became a knob, Ray Data made a block of each of the dataset's files, whatever RAY_BLOCKS said.
+    """
+    found = record_forecast.settings(record)
+    blocks = found["RAY_BLOCKS"] if "DATASET_FILES" in found else files(record)
+    return {**found, "RAY_BLOCKS": blocks}
+
+
+def files(record: Record) -> int:
+    """Files of its dataset; all had eight before their number was recorded."""
+    return int(record["dataset"].get("files", 8))
+
+
 def simulate(record: Record, dataset: Dataset, least: StepCost, efficiency: Efficiency) -> Outcome:
-    return job.simulate(record["strategy"], dataset, record_forecast.settings(record), fleet(record, least, efficiency))
+    return job.simulate(record["strategy"], dataset, knobs(record), fleet(record, least, efficiency))
 
 
 def traces(record: Record, dataset: Dataset, least: StepCost, efficiency: Efficiency) -> list[Any]:
-    ran, _ = job.engines_after(record["strategy"], dataset, record_forecast.settings(record), fleet(record, least, efficiency))
+    ran, _ = job.engines_after(record["strategy"], dataset, knobs(record), fleet(record, least, efficiency))
     return [engine.trace() for engine in ran]
 
 

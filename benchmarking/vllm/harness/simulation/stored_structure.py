@@ -3,10 +3,10 @@
 The texts stay out, so that a reader checks committed figures without the dataset and its tokenizer.
 
     write(path, dataset)
-    dataset = read(path, output_tokens)
+    dataset = read(path, files)
 
-Columns, one row a prompt in the dataset's order: `tokens`, `blocks` (numbers, equal where whole prefixes
-are), `file` (which it lies in), `position` (in sorted order), `bytes` of its text, and `shared_bytes` with the next
+Columns, one row a prompt in the dataset's order: `tokens`, `outputs` (tokens that it generates), `blocks` (numbers,
+equal where whole prefixes are), `position` (in sorted order), `bytes` of its text, and `shared_bytes` with the next
 prompt in sorted order.
 """
 
@@ -29,8 +29,8 @@ def write(path: Path, dataset: Dataset) -> None:
     table = pa.table(
         {
             "tokens": prompts.tokens,
+            "outputs": prompts.outputs,
             "blocks": pa.ListArray.from_arrays(pa.array(prompts.first_block, pa.int32()), pa.array(prompts.block_ids)),
-            "file": np.repeat(np.arange(len(dataset.file_rows), dtype=np.int32), dataset.file_rows),
             "position": order.position,
             "bytes": order.length[by_row],
             "shared_bytes": shared[by_row],
@@ -40,21 +40,21 @@ def write(path: Path, dataset: Dataset) -> None:
     pq.write_table(table, path, compression="zstd")
 
 
-def read(path: Path, output_tokens: int) -> Dataset:
-    """Every prompt generates `output_tokens`."""
+def read(path: Path, files: int) -> Dataset:
+    """The dataset as it lies in so many files of equal size."""
     table = pq.read_table(path).combine_chunks()
     columns = {name: table[name].to_numpy() for name in table.column_names if name != "blocks"}
     blocks = table["blocks"].chunk(0)
     ids: Int32s = blocks.values.to_numpy()
     prompts = Prompts(
         tokens=columns["tokens"],
-        outputs=np.full(len(table), output_tokens, np.int32),
+        outputs=columns["outputs"],
         first_block=blocks.offsets.to_numpy().astype(np.int64),
         block_ids=ids,
         distinct=int(ids.max(initial=-1)) + 1,
         block_size=int(table.schema.metadata[b"block_size"]),
     )
-    return Dataset(prompts, _order(columns), np.bincount(columns["file"]).tolist())
+    return Dataset(prompts, _order(columns), [len(part) for part in np.array_split(columns["tokens"], files)])
 
 
 def _order(columns: dict[str, Int32s]) -> "StoredOrder":
