@@ -46,11 +46,14 @@ def main() -> None:
         return
     dataset = _dataset(args.rows)
     Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}   engines that answer at once, simulated")
+    print("engines that answer at once: simulated")
+    print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:
         for strategy in args.strategies:
             found = _measure(strategy, engines, dataset)
-            print(f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}")
+            print(
+                f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}"
+            )
             with (Path(config.RESULTS_PATH) / "orchestration-speed.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
 
@@ -59,9 +62,9 @@ def _dataset(rows: int) -> str:
     """Prompts of 512 tokens over 512 prefixes."""
     from transformers import AutoTokenizer
 
-    model = local_model.make(LOCAL / "model")
-    shape = Shape(rows, min(512, rows), 256, 256)
-    return f"{LOCAL}/orchestration/{generator.make(shape, AutoTokenizer.from_pretrained(model), f'{LOCAL}/orchestration')['name']}.parquet"
+    tokenizer = AutoTokenizer.from_pretrained(local_model.make(LOCAL / "model"))
+    folder = f"{LOCAL}/orchestration"
+    return f"{folder}/{generator.make(Shape(rows, min(512, rows), 256, 256), tokenizer, folder)['name']}.parquet"
 
 
 def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
@@ -81,9 +84,7 @@ def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
     }
     command = [sys.executable, __file__, "--child", strategy, str(folder)]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     finally:
         kept = list(folder.iterdir()) and served.summary(folder)
         shutil.rmtree(folder.parent)
@@ -116,7 +117,8 @@ def _carry(strategy: str, _folder: str) -> dict[str, Any]:
     if strategy == "ray-data":
         _leave_out_tokenising()
     specification = importlib.util.spec_from_file_location("strategy", overrides.SUITE_DIR / f"{strategy}.py")
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     script = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(script)
     table = getattr(script, strategy.replace("-", "_"))()

@@ -22,7 +22,6 @@ import config
 from harness import overrides
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
-from harness.prediction.feeding import Dataset
 from harness.prediction.gpus import Gpu
 from harness.simulation import calibration, cards, default_limits, job, structure
 from harness.simulation.calibration import Calibration
@@ -48,8 +47,8 @@ def main() -> None:
     limits = forecast.limits(knobs, kv_blocks)
     ways = cards.cards(gpu, known.gpu, known.model, known.readings)
     print(
-        f"{args.engines} {gpu.name}, {args.engines_a_node} a node, {kv_blocks * knobs['BLOCK_SIZE']:,} tokens of KV cache "
-        f"each; {args.rows:,} prompts; limits {args.limits}; simulated"
+        f"{args.engines} {gpu.name}, {args.engines_a_node} a node, {kv_blocks * knobs['BLOCK_SIZE']:,} tokens of KV "
+        f"cache each; {args.rows:,} prompts; limits {args.limits}; simulated"
     )
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
@@ -65,20 +64,12 @@ def _jobs(
     """Each strategy's outcome, and how long its simulation took."""
     ready = spread_starts(args.engines, known.start.start_s - known.start.spread_s, known.start.spread_s)
     front_end_s = known.readings[way.reading].front_end_s_a_token
+    dataset = structure.published(args.rows, prefixes, knobs["OUTPUT_LEN"], knobs["BLOCK_SIZE"])
     for strategy in args.strategies:
-        dataset, set_to = _dataset(strategy, args, prefixes, knobs)
         limited = default_limits.unset(limits, strategy, gpu) if args.limits == "unset" else limits
         began = time.perf_counter()
         fleet = Fleet(ready, args.engines_a_node, limited, way.time, front_end_s)
-        yield job.simulate(strategy, dataset, {**knobs, **set_to}, fleet), time.perf_counter() - began
-
-
-def _dataset(strategy: str, args: argparse.Namespace, prefixes: int, knobs: Any) -> tuple[Dataset, dict[str, Any]]:
-    """Ray Data makes a block of a file and gives the first engine many: for it, four files an engine, four at a time."""
-    files, set_to = structure.FILES, {}
-    if strategy == "ray-data":
-        files, set_to = 4 * args.engines, {"RAY_MAX_CONCURRENT_BATCHES": 4}
-    return structure.published(args.rows, prefixes, knobs["OUTPUT_LEN"], knobs["BLOCK_SIZE"], files), set_to
+        yield job.simulate(strategy, dataset, knobs, fleet), time.perf_counter() - began
 
 
 def _show(results: dict[Card, list[tuple[Outcome, float]]], ways: list[Card]) -> None:
@@ -88,8 +79,8 @@ def _show(results: dict[Card, list[tuple[Outcome, float]]], ways: list[Card]) ->
         speed_ups = [outcomes[BASELINE].job_s / outcomes[strategy].job_s for outcomes in by_way if BASELINE in outcomes]
         rate = outcome.steady_tokens_per_s
         print(
-            f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate or 0:>10,.0f}{outcome.hit_rate:>10.3f}"
-            f"{outcome.mean_running:>9.1f}{outcome.idle_engines:>6}"
+            f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate or 0:>10,.0f}"
+            f"{outcome.hit_rate:>10.3f}{outcome.mean_running:>9.1f}{outcome.idle_engines:>6}"
             + "".join(f"{outcome.waterfall_s[part]:>14.1f}" for part in PARTS)
             + (f"{speed_ups[0]:>9.2f} ({min(speed_ups):.2f}-{max(speed_ups):.2f})" if speed_ups else "")
         )

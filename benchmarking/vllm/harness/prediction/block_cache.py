@@ -174,9 +174,7 @@ def _plan(e: State, now: int, position: int, r: int, new: int, async_scheduling:
 
 
 @compiled
-def _account(
-    e: State, tokens: int, pairs: int, context: int, sampled: int, requests: int, cost: StepCost
-) -> None:
+def _account(e: State, tokens: int, pairs: int, context: int, sampled: int, requests: int, cost: StepCost) -> None:
     at, step = e.at[0], e.step[0]
     step.tokens, step.pairs, step.context, step.sampled, step.requests = tokens, pairs, context, sampled, requests
     if tokens == 0:

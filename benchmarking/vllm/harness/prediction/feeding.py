@@ -97,7 +97,7 @@ def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     Prompts that share a prefix are neighbours, so each cut costs at most one prefix more.
     """
     rows = dataset.order.rows
-    work = np.cumsum(_fresh_tokens(dataset.prompts, rows) + dataset.prompts.outputs[rows])
+    work = np.cumsum(fresh_tokens(dataset.prompts, rows) + dataset.prompts.outputs[rows])
     engines = knobs["CONCURRENCY"]
     cuts = np.searchsorted(work, work[-1] * np.arange(1, engines) / engines) if len(rows) else []
     return [at_once(run) for run in np.split(rows, cuts)]
@@ -108,7 +108,7 @@ def at_once(rows: Int32s) -> Feed:
 
 
 @compiled
-def _fresh_tokens(prompts: Prompts, rows: Int32s) -> Int64s:
+def fresh_tokens(prompts: Prompts, rows: Int32s) -> Int64s:
     """Tokens of each row that its predecessor in `rows` does not share, in full blocks."""
     fresh = np.empty(len(rows), np.int64)
     for i in range(len(rows)):

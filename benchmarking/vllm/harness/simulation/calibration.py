@@ -41,8 +41,10 @@ class Run(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether its engines ran without a logits processor. One adds time to each step, in Python, that is not fitted:
-        runs of varying output lengths have one."""
+        """Whether its engines ran without a logits processor, as those of varying output lengths have.
+
+        One adds time to each step, in Python, that is not fitted.
+        """
         config = self.record["config"]
         return config["OUTPUT_LEN_DISTRIBUTION"] == "fixed" and not config["LOGITS_PROCESSORS"]
 

@@ -82,7 +82,8 @@ class Engine:
 
     def _arrivals(self, rows: Int32s, at_s: float) -> Float64s:
         began_s = max(at_s, self._front_end_free_s)
-        arrivals: Float64s = began_s + self._front_end_s_a_token * np.cumsum(self._prompts.tokens[rows], dtype=np.int64)
+        tokens = np.cumsum(self._prompts.tokens[rows], dtype=np.float64)
+        arrivals: Float64s = began_s + self._front_end_s_a_token * tokens
         self._front_end_free_s = float(arrivals[-1])
         return arrivals
 

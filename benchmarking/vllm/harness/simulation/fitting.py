@@ -24,6 +24,8 @@ READINGS = ("attention", "sequences")
 BEGIN = {"attention": (0.8, 0.8, 1e-3), "sequences": (0.8, 5e-6, 1e-3)}
 ROUNDS = 3
 STEPS = 40
+# Relative change of an efficiency below which the search ends.
+SMALL = 1e-6
 
 
 class Measured(NamedTuple):
@@ -53,7 +55,8 @@ def fit(
         def differences(values: Float64s, traces: list[list[Any]] = traces) -> Float64s:
             time = step_time(least, _efficiency(values, front_end_s_a_token, reading))
             seconds = np.array([_mean_seconds(of_run, time) for of_run in traces])
-            return (_with_sum(seconds - wanted) / wanted.sum(axis=1, keepdims=True)).ravel()
+            shares: Float64s = _with_sum(seconds - wanted) / wanted.sum(axis=1, keepdims=True)
+            return shares.ravel()
 
         found = _efficiency(_least_squares(differences, _free(found, reading)), front_end_s_a_token, reading)
     return found
@@ -72,7 +75,8 @@ def _free(found: Efficiency, reading: str) -> Float64s:
 
 def _mean_seconds(traces: list[Any], time: StepTime) -> Float64s:
     """(prefill, decode), means over engines."""
-    return np.mean([_seconds(trace, time) for trace in traces], axis=0)
+    mean: Float64s = np.mean([_seconds(trace, time) for trace in traces], axis=0)
+    return mean
 
 
 def _with_sum(differences: Float64s) -> Float64s:
@@ -96,8 +100,12 @@ def _least_squares(differences: Callable[[Float64s], Float64s], begin: Float64s)
         slopes = np.stack([(differences(np.exp(logs + nudge)) - now) / 1e-4 for nudge in 1e-4 * np.eye(len(logs))], 1)
         step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(len(logs)), -slopes.T @ now)
         then = differences(np.exp(logs + step))
-        if then @ then < now @ now:
-            logs, now, damping = logs + step, then, damping / 4
-        else:
+        if then @ then >= now @ now:
             damping *= 8
-    return np.exp(logs)
+            continue
+        converged = np.abs(step).max() < SMALL
+        logs, now, damping = logs + step, then, damping / 4
+        if converged:
+            break
+    found: Float64s = np.exp(logs)
+    return found

@@ -30,7 +30,7 @@ class Fleet(NamedTuple):
 
 
 def play(engines: list[Engine], more: Callable[[int, list[int], float], None]) -> None:
-    """Runs all engines to the end, in order of time. `more(engine, ended batches, seconds)` may give that engine work."""
+    """Runs all engines to the end, in order of time. `more(engine, ended, seconds)` may give that engine more work."""
     events: list[tuple[float, int, list[int]]] = []
     for number in range(len(engines)):
         _push(events, engines, number)

@@ -1,6 +1,6 @@
 """One strategy on a fleet of simulated engines.
 
-    job.simulate("prefix-bucketing", dataset, knobs, fleet) -> Outcome
+job.simulate("prefix-bucketing", dataset, knobs, fleet) -> Outcome
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A simulated job in the suite's terms: phases and waterfall as phases.py and waterfall.py define them for real runs."""
+"""A simulated job in the suite's terms: phases and waterfall as phases.py and waterfall.py define them for runs."""
 
 from typing import Any, NamedTuple
 

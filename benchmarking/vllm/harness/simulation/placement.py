@@ -1,19 +1,43 @@
-"""Perfect placement in time: each engine has its run of the sorted prompts from the start, as token ids.
+"""Perfect placement in time: each engine has its run of the sorted prompts, as token ids, as many as it can hold.
 
-What a planner reaches that knows the whole dataset, tokenises ahead of the engines and keeps every queue filled.
+What a planner reaches that knows the whole dataset, tokenises ahead of the engines, and sends as many rows as the KV
+cache has room for: those that share a prefix hold it once, so each needs its own tokens and those that it generates.
 """
 
+from collections import deque
+
 from harness.prediction import feeding
+from harness.prediction.compiled import Int32s
 from harness.prediction.feeding import Dataset, Knobs
 from harness.simulation.engine import Engine
 from harness.simulation.fleet import Fleet, play
+
+ROWS_A_PIECE = 8
 
 
 def run(_strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -> tuple[list[Engine], float]:
     """The engines after their work, and when the rows are back."""
     engines = fleet.engines(dataset.prompts, tokenises=False)
-    for engine, feed in zip(engines, feeding.perfect_placement(dataset, knobs), strict=True):
-        if len(feed.rows):
-            engine.give(feed.rows, engine.ready_s)
-    play(engines, lambda *_: None)
+    runs = [feed.rows for feed in feeding.perfect_placement(dataset, knobs)]
+    left = [_pieces(rows) for rows in runs]
+
+    def more(number: int, ended: list[int], at_s: float) -> None:
+        for _ in range(min(len(ended), len(left[number]))):
+            engines[number].give(left[number].popleft(), at_s)
+
+    for number, engine in enumerate(engines):
+        more(number, [0] * _room(dataset, runs[number], fleet), engine.ready_s)
+    play(engines, more)
     return engines, max(engine.last_token_s() for engine in engines)
+
+
+def _pieces(rows: Int32s) -> deque[Int32s]:
+    return deque(rows[start : start + ROWS_A_PIECE] for start in range(0, len(rows), ROWS_A_PIECE))
+
+
+def _room(dataset: Dataset, rows: Int32s, fleet: Fleet) -> int:
+    """Pieces that an engine holds at a time, by the mean size of its rows."""
+    prompts, limits = dataset.prompts, fleet.limits
+    own = feeding.fresh_tokens(prompts, rows) + prompts.outputs[rows] + prompts.block_size
+    held = limits.kv_blocks * prompts.block_size / own.mean() if len(rows) else 0
+    return max(1, int(min(held, limits.max_num_seqs) / ROWS_A_PIECE))

@@ -1,8 +1,8 @@
 """Daft's provider in time (Daft 0.7.26, `src/daft-local-execution/src/streaming_sink/vllm.rs`, one partition).
 
-One submission after the other, each waiting until its engine is ready. Engines never wait for results to be fetched, but the job does: once all
-is submitted, one engine is asked for its finished rows, the next half a second later, and so on in turn, until every
-engine was found finished and empty.
+One submission after the other, each waiting until its engine is ready. Engines never wait for results to be fetched,
+but the job does: once all is submitted, one engine is asked for its finished rows, the next half a second later, and so
+on in turn, until every engine was found finished and empty.
 """
 
 from harness.prediction import feeding

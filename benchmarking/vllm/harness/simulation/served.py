@@ -1,5 +1,7 @@
-"""How many rows each instant engine answered, and when: a file an engine in the folder INSTANT_ENGINES, written in place
-so that nothing is lost when the process is killed."""
+"""How many rows each instant engine answered, and when.
+
+A file an engine in the folder INSTANT_ENGINES, written in place, so that nothing is lost when the process is killed.
+"""
 
 import os
 import time

@@ -74,4 +74,3 @@ class StoredOrder(SortedPrompts):
 
     def last_character(self, _position: int, size: int) -> int:
         return max(size - 1, 0)
-

@@ -1,6 +1,6 @@
 """Datasets without their texts: which rows share which blocks is all that engines and routers react to.
 
-    structure.published(200_000, 512)    # as generate_data.ipynb makes it: shared prefixes of 256 tokens, 256 of their own
+    structure.published(200_000, 512)    # as generate_data.ipynb makes it: 256 shared tokens and 256 own ones
 
 The rows' texts are stand-ins of 64 characters, half of them shared where half of the tokens are, so that sorting and
 Daft's bucketing do what they do with the real ones.

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+from harness.simulation.served import Served
+
 from vllm import outputs
 from vllm.outputs import CompletionOutput, RequestOutput
-from harness.simulation.served import Served
 
 __version__ = "0.27.0+instant"
 # As long as 128 generated tokens, so that as much travels back as from a real engine.
@@ -27,7 +28,7 @@ class SamplingParams:
 
 
 class LLM:
-    def __init__(self, model: str, **_engine_args: Any) -> None:
+    def __init__(self, **_engine_args: Any) -> None:
         self.llm_engine = self
         self._served = Served()
 
@@ -44,9 +45,7 @@ class AsyncEngineArgs:
 
     def create_engine_config(self) -> Any:
         scheduler = SimpleNamespace(max_num_seqs=self._max_num_seqs)
-        return SimpleNamespace(
-            scheduler_config=scheduler, parallel_config=SimpleNamespace(pipeline_parallel_size=1)
-        )
+        return SimpleNamespace(scheduler_config=scheduler, parallel_config=SimpleNamespace(pipeline_parallel_size=1))
 
 
 class AsyncLLMEngine:
