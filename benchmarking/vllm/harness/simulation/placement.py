@@ -1,7 +1,7 @@
 """Perfect placement in time: each engine has its run of the sorted prompts, as token ids, as many as it can hold.
 
 What a planner reaches that knows the whole dataset, tokenises ahead of the engines, and sends as many rows as the KV
-cache has room for: those that share a prefix hold it once, so each needs its own tokens and those that it generates.
+cache has room for: those that share a prefix hold it once, so each needs its own tokens and those that it has generated.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ def _pieces(rows: Int32s) -> deque[Int32s]:
 
 
 def _room(dataset: Dataset, rows: Int32s, fleet: Fleet) -> int:
-    """Pieces that an engine holds at a time, by the mean size of its rows."""
+    """Pieces that an engine holds at a time, by the mean size of its rows, which are half generated on average."""
     prompts, limits = dataset.prompts, fleet.limits
-    own = feeding.fresh_tokens(prompts, rows) + prompts.outputs[rows] + prompts.block_size
+    own = feeding.fresh_tokens(prompts, rows) + (prompts.outputs[rows] + prompts.block_size) / 2
     held = limits.kv_blocks * prompts.block_size / own.mean() if len(rows) else 0
     return max(1, int(min(held, limits.max_num_seqs) / ROWS_A_PIECE))
