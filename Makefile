@@ -13,21 +13,27 @@ DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
 LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench report test lint chromium clean
+.PHONY: help setup bench serving report test test-slow lint chromium clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/installed $(MODEL) $(DATASET)  ## .venv with the pinned packages, the local model, its dataset
 
 bench: setup  ## all strategies, one after another, on this machine; one table
 	$(LOCALLY) $(BIN)/python $(SUITE)/compare.py --trials 1 --twin none --new
 
+serving: setup  ## live traffic on a vLLM server: baseline and two controls; table and page, 6 minutes on 2 cores
+	$(LOCALLY) $(BIN)/python $(SUITE)/serving-scorecard.py
+
 report: setup  ## the committed records as a page: benchmarking/vllm/results/report.html
 	BENCH_RESULTS_PATH=results $(BIN)/python $(SUITE)/compare.py --report
 
 test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
 	$(BIN)/python -m pytest
+
+test-slow: setup $(VENV)/installed-dev  ## tests that take minutes and a quiet machine
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed-dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -97,6 +97,21 @@ ROUTER_PREFIX_MATCH_THRESHOLD: float = 0.33
 # rows by which an engine may lead the least loaded one before a prefix is sent elsewhere.
 ROUTER_LOAD_BALANCE_THRESHOLD: int = 256
 
+# prefix-planned: most requests in flight in an engine. 512 is the largest batch for which vLLM keeps CUDA graphs by
+# default; decode steps of more run without.
+PLANNED_MAX_IN_FLIGHT: int = 512
+# Requests admitted in a step, as a multiple of the rate at which a full engine ends them: 1 mixes prompts evenly with
+# decodes, 0 admits whatever fits at once, in waves.
+PLANNED_PACE: float = 1.0
+# Tokens of the prompts that are planned together, in memory on the driver (4 bytes each, and twice for a while). A
+# prefix is computed once an engine in each such window; the published sets have 102 million tokens, one window.
+PLANNED_WINDOW_TOKENS: int = 128_000_000
+# Engines that are replaced when they die, over the whole run. A row that kills every engine it runs in is found out
+# with four.
+PLANNED_RESTARTS: int = 4
+# Where OUTPUT_PATH is set, seconds between files of finished rows: what a kill can cost beside the rows in flight.
+PLANNED_PART_S: float = 2.0
+
 # --- The machine and the harness ----------------------------------------------------------------------------
 
 # Logical CPUs of a Ray that the script starts itself; none counts the cores. Ray Data's stages need about 8 and wait
@@ -132,6 +147,58 @@ COMPARISON_ID: str | None = None
 COMPARISON_TRIAL: int | None = None
 COMPARISON_PLACE: int | None = None
 COMPARISON_ARM: str | None = None
+
+# --- Serving (serving-scorecard.py) -------------------------------------------------------------------------
+
+# Server configurations: `baseline`, or one control changed: max_num_batched_tokens, max_num_seqs, kv_cache_memory_bytes
+# (bytes), gpu_memory_utilization, chunked_prefill (on, off), admission_limit (requests inside; more are refused: 429).
+SERVING_CONFIGURATIONS: str = "baseline,max_num_seqs=128,max_num_batched_tokens=2048"
+# Admission limit of the configurations that do not change it; none queues without bound, as vLLM does.
+SERVING_ADMISSION_LIMIT: int | None = None
+# The service's targets. 95 % of requests have their first token within this many seconds of their arrival;
+SERVING_TTFT_TARGET_S: float = 0.5
+# 95 % of the gaps between tokens are at most this, in seconds;
+SERVING_ITL_TARGET_S: float = 0.05
+# 95 % of requests are over within this, in seconds; none sets no such target;
+SERVING_E2E_TARGET_S: float | None = None
+# and at most this share of the requests that their callers did not cancel fails or is refused, 0 to 1.
+SERVING_ERROR_TARGET: float = 0.01
+# A trace of your own, JSON Lines or Parquet (harness/serving/trace.py); none draws the mix below.
+SERVING_TRACE: str | None = None
+# Shares of the requests by family.
+SERVING_MIX: str = "chat=0.6,long=0.15,agents=0.25"
+# Tokens of each family: means, from which lengths spread evenly by half to both sides.
+SERVING_CHAT_PROMPT_LEN: int = 256
+SERVING_CHAT_OUTPUT_LEN: int = 128
+SERVING_LONG_PROMPT_LEN: int = 2400
+SERVING_LONG_OUTPUT_LEN: int = 192
+# An agent's call: one of the shared prefixes, then a part of its own; SERVING_AGENT_BURST calls arrive at once.
+SERVING_AGENT_PREFIX_LEN: int = 1024
+SERVING_AGENT_PREFIXES: int = 32
+SERVING_AGENT_PROMPT_LEN: int = 128
+SERVING_AGENT_OUTPUT_LEN: int = 64
+SERVING_AGENT_BURST: int = 4
+# Share of the agents' calls that are cancelled in mid-stream, 0 to 1.
+SERVING_AGENT_CANCELLED: float = 0.1
+# "poisson", "gamma" (SERVING_BURSTINESS below 1: bursts), or "replay" (the trace's own times).
+SERVING_ARRIVALS: str = "poisson"
+SERVING_BURSTINESS: float = 0.5
+# One seed gives the same requests and arrivals in every configuration.
+SERVING_SEED: int = 42
+# Rates a configuration: from a quarter of what the warm-up reached, doubled until the targets fail, then closer to the
+# edge. Five show a curve.
+SERVING_RATES: int = 5
+# Seconds of arrivals at each rate, and seconds after them until the row ends whatever is still open.
+SERVING_SECONDS_PER_RATE: float = 30.0
+SERVING_DRAIN_S: float = 30.0
+# Seconds that a caller waits for a whole answer.
+SERVING_REQUEST_TIMEOUT_S: float = 60.0
+# How often a refused caller comes back, after the server's Retry-After.
+SERVING_RETRIES: int = 1
+# Callers that wait for each other: requests in flight at most; none offers every request at its time.
+SERVING_MAX_IN_FLIGHT: int | None = None
+# Requests that warm each server up, and tell about what it can do; with another seed, so nothing of a row is cached.
+SERVING_WARMUP_REQUESTS: int = 128
 
 overrides.apply_or_exit(globals())
 quiet.silence_libraries()

@@ -5,7 +5,7 @@ output differs with batch shape and with caching.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,17 @@ class Counters(TypedDict):
     generation_tokens: int
     finished: dict[str, int]  # requests by reason: "length", "stop", "abort", ...
     request_generation_tokens: dict[str, int]  # requests with at most so many tokens, by upper bound ("+Inf": all)
+
+
+class Elsewhere(NamedTuple):
+    """Rows that the counters do not tell, or tell more than once; see continuity.py."""
+
+    continued_rows: int = 0  # answered by an earlier run
+    continued_tokens: int = 0
+    redone_rows: int = 0  # computed twice, wholly or in part, because an engine died
+
+
+NOTHING_ELSEWHERE = Elsewhere()
 
 
 @dataclass
@@ -49,7 +60,13 @@ class Verdict:
             self.problems.append(f"{number:,} of {self.rows['in']:,} rows {kind}, {detail}")
 
 
-def check(ids: "pa.Array[Any]", returned: pa.Table, expected: int | Ints, counters: Counters | None) -> Verdict:
+def check(
+    ids: "pa.Array[Any]",
+    returned: pa.Table,
+    expected: int | Ints,
+    counters: Counters | None,
+    elsewhere: Elsewhere = NOTHING_ELSEWHERE,
+) -> Verdict:
     """Compares what came back with what was asked for.
 
     ids       every input id once
@@ -57,6 +74,7 @@ def check(ids: "pa.Array[Any]", returned: pa.Table, expected: int | Ints, counte
     expected  output tokens of every row: one number (every request then ends at its max_tokens), or one for each of
               `ids`, where each request ends at its own length
     counters  None while the probe is off: lengths are then checked as far as `returned` shows them
+    elsewhere  what the counters do not tell once a row
 
     Raises ValueError for a table without `id` or `output`.
     """
@@ -72,7 +90,7 @@ def check(ids: "pa.Array[Any]", returned: pa.Table, expected: int | Ints, counte
     if counters is None:
         verdict.unchecked.append("the engines' own token counts (the probe is off: PROBE_INTERVAL_S)")
     else:
-        _check_totals(verdict, counters, lengths)
+        _check_totals(verdict, counters, lengths, elsewhere)
     if verdict.rows["short"] is None:
         _infer_lengths(verdict, counters, lengths, fixed=isinstance(expected, int))
     return verdict
@@ -95,12 +113,17 @@ def _check_lengths(verdict: Verdict, returned: pa.Table, row: Ints, lengths: Int
     _count(verdict, "long", returned["id"], judged & (tokens > lengths[row]))
 
 
-def _check_totals(verdict: Verdict, counters: Counters, lengths: Ints) -> None:
+def _check_totals(verdict: Verdict, counters: Counters, lengths: Ints, elsewhere: Elsewhere) -> None:
+    if elsewhere.redone_rows:
+        why = f"{elsewhere.redone_rows:,} rows were run again after an engine died"
+        verdict.unchecked.append(f"the engines' totals ({why}; each row's length was checked)")
+        return
     finished, tokens = sum(counters["finished"].values()), counters["generation_tokens"]
-    if finished != len(lengths):
-        verdict.problems.append(f"the engines finished {finished:,} requests for {len(lengths):,} rows")
-    if tokens != lengths.sum():
-        verdict.problems.append(f"the engines generated {tokens:,} tokens where {lengths.sum():,} were asked for")
+    rows, asked = len(lengths) - elsewhere.continued_rows, int(lengths.sum()) - elsewhere.continued_tokens
+    if finished != rows:
+        verdict.problems.append(f"the engines finished {finished:,} requests for {rows:,} rows")
+    if tokens != asked:
+        verdict.problems.append(f"the engines generated {tokens:,} tokens where {asked:,} were asked for")
 
 
 def _infer_lengths(verdict: Verdict, counters: Counters | None, lengths: Ints, fixed: bool) -> None:

@@ -39,8 +39,8 @@ def start() -> None:
         threading.Thread(target=_watch, daemon=True, name="engine-probe").start()
 
 
-def report(text: str) -> None:
-    """Shows `text` to the user on the driver and delivers this engine's counters before returning.
+def report(text: str = "") -> None:
+    """Shows `text`, if there is any, to the user on the driver and delivers this engine's counters before returning.
 
     For actors of our own: their owner may kill them the moment they have answered, before the thread has looked.
     Silent where no driver listens (an engine outside a run).
@@ -50,7 +50,8 @@ def report(text: str) -> None:
 
     log = _engine_log()
     if log is not None:
-        messages = [_message("note", text=text), *([_sample(metrics, _clock)] if _clock else [])]
+        note = [_message("note", text=text)] if text else []
+        messages = [*note, *([_sample(metrics, _clock)] if _clock else [])]
         ray.get([log.tell.remote(message) for message in messages])
 
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import config
 import pyarrow as pa
-from harness import checks, phases, waterfall
+from harness import checks, continuity, phases, waterfall
 from harness.engine_log import EngineLog
 from harness.preflight.workload import Workload
 
@@ -23,11 +23,14 @@ def evidence(
 
     `table` is what the strategy returned; None, like `workload`, when it did not return.
     """
-    rows = workload.rows if workload else None
+    outlived = continuity.current
+    rows = workload.rows - outlived.continued_rows if workload else None
     counters = counters_total(log, rows)
     verdict = _verdict(workload, table, counters) if workload is not None and table is not None else None
     state, state_problem = cache_state(log, rows)
-    problems = [*(verdict.problems if verdict else []), *state_problem, *wrong_engine_count(log)]
+    unchecked = [f"not checked: {text}" for text in (verdict.unchecked if verdict else [])]
+    given_up = [f"row {row} cannot run: {reason}" for row, reason in outlived.given_up.items()]
+    problems = [*given_up, *(verdict.problems if verdict else []), *state_problem, *wrong_engine_count(log)]
     return {
         "wall_s": ended_at - started_at,
         "phases_s": phases.phases(log, started_at, ended_at),
@@ -35,18 +38,23 @@ def evidence(
         "waterfall_s": waterfall.waterfall(log, started_at, ended_at, write_s),
         "idle_engine_s": waterfall.idle_engine_s(log),
         "imbalance": waterfall.imbalance(log),
-        "rows": verdict.rows if verdict else None,
+        "rows": {**verdict.rows, "continued": outlived.continued_rows, "redone": outlived.redone_rows}
+        if verdict
+        else None,
         "tokens": {"prompt": counters["prompt_tokens"], "output": counters["generation_tokens"]} if counters else None,
         "cache_state": state,
         "counters": counters,
-        "warnings": [*warnings(log), *(f"not checked: {text}" for text in (verdict.unchecked if verdict else []))],
+        "warnings": [*disturbances(), *warnings(log), *unchecked],
         "engines": [engine_record(log, engine, started_at) for engine in log.built()],
         "problems": problems,
     }
 
 
 def _verdict(workload: Workload, table: pa.Table, counters: dict[str, Any] | None) -> checks.Verdict:
-    return checks.check(workload.ids, table, workload.output_lengths, cast("checks.Counters | None", counters))
+    outlived = continuity.current
+    elsewhere = checks.Elsewhere(outlived.continued_rows, outlived.continued_tokens, outlived.redone_rows)
+    counted = cast("checks.Counters | None", counters)
+    return checks.check(workload.ids, table, workload.output_lengths, counted, elsewhere)
 
 
 def counters_total(log: EngineLog, rows: int | None) -> dict[str, Any] | None:
@@ -90,9 +98,22 @@ def cache_state(log: EngineLog, rows: int | None) -> tuple[str | None, list[str]
 def wrong_engine_count(log: EngineLog) -> list[str]:
     """More builds than engines means that start-up was paid again in the middle of the run."""
     built = len(log.built())
-    if config.PROBE_INTERVAL_S == 0 or built == config.CONCURRENCY:
+    if config.PROBE_INTERVAL_S == 0 or built == config.CONCURRENCY or continuity.current.lost_engines:
         return []
     return [f"{built} engines were built, expected CONCURRENCY = {config.CONCURRENCY}"]
+
+
+def disturbances() -> list[str]:
+    """Why this run's time is not that of its work, though its answers are good."""
+    outlived, found = continuity.current, []
+    if outlived.continued_rows:
+        found.append(f"{outlived.continued_rows:,} rows were answered by an earlier run that was killed")
+    if outlived.lost_engines:
+        found.append(
+            f"{len(outlived.lost_engines)} engines died, and {outlived.redone_rows:,} rows were in flight and ran "
+            f"again: {'; '.join(dict.fromkeys(outlived.lost_engines))}"
+        )
+    return found
 
 
 def warnings(log: EngineLog) -> list[str]:

@@ -19,7 +19,8 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     waterfall_s   finer parts that add up to wall_s (see waterfall.py)
     idle_engine_s engine-seconds with nothing to run, over all engines (see waterfall.py)
     imbalance     busiest engine's generated tokens over the mean; 1 is even
-    rows          in, out, missing, doubled, unknown, null, short, long
+    rows          in, out, missing, doubled, unknown, null, short, long; continued (answered by an earlier run that was
+                  killed), redone (in flight in an engine that died, and run again)
     tokens        prompt, output: counted by the engines
     cache_state   "cold" | "warm" | "primed": what the engines' counters prove before the first request
     warnings      list of text: what the counters say about the run (an engine never filled, an engine idle, ...)

@@ -17,7 +17,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import cluster, engine_log, machine, preflight, records
+from harness import cluster, continuity, engine_log, machine, preflight, records
 from harness.data import storage
 from harness.evidence import evidence
 from harness.watchdog import Watchdog
@@ -76,7 +76,8 @@ class Run:
     @property
     def _expected_tokens(self) -> int:
         lengths = self._workload.output_lengths
-        return lengths * self._workload.rows if isinstance(lengths, int) else int(lengths.sum())
+        asked = lengths * self._workload.rows if isinstance(lengths, int) else int(lengths.sum())
+        return asked - continuity.current.continued_tokens
 
     def _workload_record(self) -> dict[str, Any]:
         asked = self._workload
@@ -92,6 +93,7 @@ class Run:
         """The clock runs from the strategy's call until its rows are back and, where that is asked for, written."""
         mailbox = engine_log.open_mailbox()
         self._node = cluster.this_node()
+        continuity.current.fingerprint = self._workload.fingerprint
         watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort)
         self._started_at = time.time()
         watchdog.start()
@@ -111,6 +113,8 @@ class Run:
             files, folder = storage.filesystem(config.OUTPUT_PATH)
             files.create_dir(folder)
             pq.write_table(table, f"{folder}/{self._record['run_id']}.parquet", filesystem=files)
+        if continuity.current.answers_written is not None:
+            continuity.current.answers_written()
 
     def _settle(self, watchdog: Watchdog) -> None:
         watchdog.drain()

@@ -139,7 +139,7 @@ FIELDS: dict[str, Check] = {
 PARTS = {
     "phases_s": PHASES,
     "phase_tokens": ("engine_start", "steady", "tail"),
-    "rows": ("in", "out", "missing", "doubled", "unknown", "null", "short"),
+    "rows": ("in", "out", "missing", "doubled", "unknown", "null", "short", "continued", "redone"),
     "tokens": ("prompt", "output"),
     "counters": ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens"),
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import config
+from harness import continuity
 from harness.engine_log import EngineLog
 
 POLL_S = 0.5
@@ -23,11 +24,16 @@ class Watchdog:
     """Calls `give_up(reason)` once, from its thread, when the run cannot finish any more."""
 
     def __init__(self, log: EngineLog, mailbox: Any, expected_tokens: int, give_up: Callable[[str], None]) -> None:
-        self._log, self._mailbox, self._expected, self._give_up = log, mailbox, expected_tokens, give_up
+        self._log, self._mailbox, self._asked, self._give_up = log, mailbox, expected_tokens, give_up
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="watchdog")
         self.moved_at = self.started_at = self._shown_at = time.time()
         self._tokens = 0
+
+    @property
+    def _expected(self) -> int:
+        """Tokens that the engines are to generate: without those of rows that an earlier run has answered."""
+        return self._asked - continuity.current.continued_tokens
 
     def start(self) -> None:
         self._thread.start()
@@ -67,6 +73,8 @@ class Watchdog:
         return self._dead_engine() or self._late_start() or self._stall() if config.PROBE_INTERVAL_S > 0 else None
 
     def _dead_engine(self) -> str | None:
+        if continuity.current.survives_engines:
+            return None
         dead = [engine["engine"] for engine in self._log.engines.values() if engine["dead_at"]]
         finished = self._log.total("generation_tokens") >= self._expected
         return None if finished or not dead else f"engine {', '.join(dead)} died: its core process is gone"
@@ -86,6 +94,9 @@ class Watchdog:
         ready = [engine["ready_at"] for engine in self._log.engines.values() if "ready_at" in engine]
         if tokens > self._tokens or not ready:
             self._tokens, self.moved_at = tokens, time.time()
+        if starting_s := continuity.current.starting_s():
+            late = f"no engine is left, and no replacement was ready after {starting_s:.0f} s (WATCHDOG_START_S)"
+            return late if starting_s > config.WATCHDOG_START_S else None
         idle = time.time() - max([self.moved_at, *ready])
         if idle < config.WATCHDOG_STALL_S:
             return None

@@ -25,6 +25,7 @@ STRATEGIES = (
     "continuous-batch-sorted",
     "prefix-bucketing",
     "ray-data",
+    "prefix-planned",
 )
 TWIN_SUFFIX = "-again"
 

@@ -1,0 +1,73 @@
+"""Answers of a run that is not over, in a folder under OUTPUT_PATH named by what was asked for.
+
+Same dataset (by fingerprint), same model, same output length, same folder: whoever finds parts there goes on from
+them. A part appears whole or not at all.
+"""
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import config
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from harness import continuity
+from harness.data import storage
+
+SCHEMA_WITHOUT_ID = {"output": pa.string(), "output_tokens": pa.int64()}
+
+
+@dataclass
+class Parts:
+    files: Any  # pafs.FileSystem
+    folder: str
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:8])  # two runs do not write each other's parts
+    count: int = 0
+
+    @classmethod
+    def open(cls) -> "Parts | None":
+        """None where the user does not want the answers, or where it is not known for which dataset."""
+        if config.OUTPUT_PATH is None or continuity.current.fingerprint is None:
+            return None
+        files, folder = storage.filesystem(config.OUTPUT_PATH)
+        return cls(files, f"{folder}/unfinished-{_digest(continuity.current.fingerprint)}")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.files.create_dir(self.folder)
+        name = f"{self.run}-{self.count:06}.parquet"
+        self.count += 1
+        # A put to S3 is atomic by itself; locally a rename is.
+        hidden = f"{self.folder}/.{name}" if isinstance(self.files, pafs.LocalFileSystem) else f"{self.folder}/{name}"
+        pq.write_table(pa.Table.from_batches([batch]), hidden, filesystem=self.files)
+        if hidden != f"{self.folder}/{name}":
+            self.files.move(hidden, f"{self.folder}/{name}")
+
+    def read(self) -> pa.Table:
+        """Every kept row once."""
+        selector = pafs.FileSelector(self.folder, allow_not_found=True)
+        names = sorted(info.path for info in self.files.get_file_info(selector) if info.base_name[0] != ".")
+        tables = [pq.read_table(name, filesystem=self.files) for name in names]
+        if not tables:
+            return pa.table(
+                {"id": pa.array([], pa.int64()), **{n: pa.array([], t) for n, t in SCHEMA_WITHOUT_ID.items()}}
+            )
+        kept = pa.concat_tables(tables)
+        first = pc.index_in(kept["id"].unique(), value_set=kept["id"].combine_chunks())
+        return kept.take(first)
+
+    def discard(self) -> None:
+        """When the run's answers are written as a whole."""
+        if self.files.get_file_info(self.folder).type == pafs.FileType.Directory:
+            self.files.delete_dir(self.folder)
+
+
+def _digest(fingerprint: str) -> str:
+    """Of all that decides what an answer is; a model's folder counts by its name."""
+    lengths = [getattr(config, f"OUTPUT_LEN{part}") for part in ("", "_DISTRIBUTION", "_MIN", "_MAX")]
+    subject = [fingerprint, PurePath(config.MODEL_NAME).name, config.SAMPLING_PARAMS, lengths, config.LOGITS_PROCESSORS]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Live traffic against a vLLM server: load, measurement, scorecard. Entry point: serving-scorecard.py."""

@@ -1,0 +1,76 @@
+"""Rows that may be compared: offered and measured under the same conditions, the newest run of each configuration."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+# Knobs that may differ between rows of one section: what is compared, how many rates, where things lie, other scripts'.
+FREE = ("SERVING_CONFIGURATIONS", "SERVING_RATES", "RESULTS_PATH", "OUTPUT_PATH", "COMMIT", "RUN_LABEL")
+FREE_STARTS = ("COMPARISON_", "NAIVE_", "CONTINUOUS_", "RAY_", "ROUTER_", "DATASET", "WATCHDOG_", "PROBE_", "TRIAL_")
+HARDWARE = ("cpu", "cpus", "gpus")
+
+
+@dataclass(frozen=True)
+class Section:
+    """`rows` in the order in which they were measured."""
+
+    rows: Sequence[Row]
+
+    @property
+    def first(self) -> Row:
+        return self.rows[0]
+
+    @property
+    def configurations(self) -> list[str]:
+        return list(dict.fromkeys(row["configuration"] for row in self.rows))
+
+    def measured(self, configuration: str) -> list[Row]:
+        """Measured rows by rising rate, repeats left out."""
+        rows = [row for row in self.rows if row["configuration"] == configuration and row["status"] == "ok"]
+        return sorted((row for row in rows if not row["repeat_of"]), key=lambda row: float(row["rate"]["offered_rps"]))
+
+    def repeats(self, configuration: str) -> list[tuple[Row, Row]]:
+        """(first, repeated) row at one rate."""
+        by_id = {row["row_id"]: row for row in self.rows}
+        rows = [row for row in self.rows if row["configuration"] == configuration and row["status"] == "ok"]
+        return [(by_id[row["repeat_of"]], row) for row in rows if row["repeat_of"] in by_id]
+
+    def failed(self) -> list[Row]:
+        return [row for row in self.rows if row["status"] != "ok"]
+
+    def best(self, configuration: str) -> Row | None:
+        """The highest rate at which the targets held, none above a rate at which they did not."""
+        holding = []
+        for row in self.measured(configuration):
+            if row["violations"]:
+                break
+            holding.append(row)
+        return holding[-1] if holding else None
+
+
+def group(rows: Iterable[Row]) -> list[Section]:
+    """Sections, newest last. Of each configuration only the newest scorecard's rows count."""
+    rows = list(rows)
+    newest = {(conditions(row), row["configuration"]): row["scorecard_id"] for row in rows}
+    sections: dict[str, list[Row]] = {}
+    for row in rows:
+        key = conditions(row)
+        if newest[key, row["configuration"]] == row["scorecard_id"]:
+            sections.setdefault(key, []).append(row)
+    return [Section(found) for found in sections.values()]
+
+
+def conditions(row: Row) -> str:
+    """Equal for rows that may be compared."""
+    knobs = {name: value for name, value in row["config"].items() if not _is_free(name)}
+    hardware = {name: row["hardware"].get(name) for name in HARDWARE}
+    told = json.dumps([knobs, hardware, row["versions"], row["targets"]], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _is_free(name: str) -> bool:
+    return name in FREE or name.startswith(FREE_STARTS)

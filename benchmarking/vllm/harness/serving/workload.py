@@ -1,0 +1,57 @@
+"""The traffic that the knobs ask for, checked before any server starts."""
+
+import math
+from collections.abc import Sequence
+
+import config
+from harness import overrides, records
+from harness.data import prompts
+from harness.serving import arrivals, trace, traffic
+from harness.serving.scorecard import Workload
+from harness.serving.traffic import Generator, Request
+
+# Looked at before the start: enough to meet the longest prompts and outputs that will be drawn.
+CHECKED = 2000
+
+
+def load() -> tuple[Workload, list[Request]]:
+    """The offered traffic and the warm-up's requests. Raises ValueError or TraceError for knobs that cannot be run."""
+    _check_knobs()
+    from transformers import AutoTokenizer
+
+    words: list[str] = prompts.words(AutoTokenizer.from_pretrained(config.MODEL_NAME)).to_pylist()
+    shares, sizes = traffic.mix(config.SERVING_MIX), traffic.configured_sizes()
+    warm = Generator(words, shares, sizes, config.SERVING_SEED + 1).take(config.SERVING_WARMUP_REQUESTS)
+    path = config.SERVING_TRACE and overrides.absolute(config.SERVING_TRACE)
+    if path:
+        return Workload(f"trace {records.portable(path)}", None, trace.load(path)), warm
+    if config.SERVING_ARRIVALS == "replay":
+        raise ValueError("SERVING_ARRIVALS 'replay': expected a trace with arrival times; set SERVING_TRACE")
+    generator = Generator(words, shares, sizes, config.SERVING_SEED)
+    _check_lengths(generator.take(CHECKED))
+    return Workload(f"mix {config.SERVING_MIX}", generator), warm
+
+
+def _check_knobs() -> None:
+    if config.SERVING_ARRIVALS not in arrivals.PROCESSES:
+        raise ValueError(f"SERVING_ARRIVALS {config.SERVING_ARRIVALS!r}: expected one of {arrivals.PROCESSES}")
+    above_zero = ("SERVING_BURSTINESS", "SERVING_SECONDS_PER_RATE", "SERVING_DRAIN_S", "SERVING_REQUEST_TIMEOUT_S")
+    for name in (*above_zero, "SERVING_TTFT_TARGET_S", "SERVING_ITL_TARGET_S", "SERVING_AGENT_BURST"):
+        value = getattr(config, name)
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} {value!r}: expected a number above 0")
+    if config.SERVING_WARMUP_REQUESTS <= 8 or config.SERVING_RATES < 1 or config.SERVING_AGENT_PREFIXES < 1:
+        raise ValueError(
+            "expected SERVING_WARMUP_REQUESTS above 8, SERVING_RATES and SERVING_AGENT_PREFIXES of 1 or more; found "
+            f"{config.SERVING_WARMUP_REQUESTS}, {config.SERVING_RATES} and {config.SERVING_AGENT_PREFIXES}"
+        )
+
+
+def _check_lengths(requests: Sequence[Request]) -> None:
+    """A request that the server must refuse would be counted as its failure."""
+    longest = max(requests, key=lambda request: (request.prompt_len or 0) + request.output_len)
+    if (longest.prompt_len or 0) + longest.output_len > config.MAX_MODEL_LEN:
+        raise ValueError(
+            f"family {longest.family}: a request of {longest.prompt_len} prompt and {longest.output_len} output tokens "
+            f"is longer than MAX_MODEL_LEN ({config.MAX_MODEL_LEN}). Lower the family's SERVING_ lengths, or raise it"
+        )

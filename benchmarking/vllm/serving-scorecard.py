@@ -1,0 +1,141 @@
+"""Live traffic on a vLLM server: which configuration meets the targets at the lowest cost per accepted response.
+
+    python benchmarking/vllm/serving-scorecard.py                               # servers of its own, config.py's knobs
+    python benchmarking/vllm/serving-scorecard.py --configurations baseline,max_num_seqs=64 --rates 4 8 16
+    python benchmarking/vllm/serving-scorecard.py --url http://localhost:8000   # a server that runs already
+    python benchmarking/vllm/serving-scorecard.py --report [FOLDER …]           # the page again, from records alone
+    python benchmarking/vllm/serving-scorecard.py --check                       # every record against the format
+
+Each configuration's server is started, warmed up and stopped; rates are found by themselves unless given. A row is
+recorded as soon as it is measured. Exit code 0: measured; 1: something failed that load does not explain, or a
+configuration has no row; 3: refused before any server started.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import config
+from harness import record_file
+from harness.serving import configurations, page, row_file, row_record, scorecard, sections, summary, targets, workload
+from harness.serving.configurations import ConfigurationError
+from harness.serving.scorecard import Plan
+from harness.serving.trace import TraceError
+
+REFUSED = 3
+RESULTS = Path(config.RESULTS_PATH)
+
+
+def main() -> int:
+    options = _options()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if options.check:
+            return check()
+        if options.report is not None:
+            return report([Path(folder) for folder in options.report] or [RESULTS])
+        return measure(options)
+    except record_file.RecordError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ConfigurationError, TraceError, ValueError) as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        print("\ninterrupted; rows that were measured are recorded, --report shows them", file=sys.stderr)
+        return 130
+
+
+def measure(options: argparse.Namespace) -> int:
+    plan = _plan(options)
+    print(f"at most {scorecard.seconds_at_most(plan)} s, and the servers' starts", file=sys.stderr)
+    found = scorecard.run(plan)
+    html = page.write(row_file.load(RESULTS), RESULTS, config.GPU_PRICE_PER_HOUR)
+    show([row for row in found if row["scorecard_id"] == plan.scorecard_id])
+    print(f"page: {html}", file=sys.stderr)
+    return 0 if scorecard.is_clean(found, plan.configurations) else 1
+
+
+def report(folders: list[Path]) -> int:
+    """The page from the rows of all folders, written into the first; the newest conditions' tables on stdout."""
+    rows = [row for folder in folders for row in row_file.load(folder)]
+    print(f"page: {page.write(rows, folders[0], config.GPU_PRICE_PER_HOUR)}", file=sys.stderr)
+    show(rows)
+    return 0
+
+
+def check() -> int:
+    """Applies the format to every record; prints what is wrong, non-zero if anything is."""
+    rows = row_file.load(RESULTS)
+    found = [f"row {row.get('row_id')}: {text}" for row in rows for text in row_record.problems(row)]
+    print("\n".join([*found, f"{len(rows)} rows, {len(found)} problems"]))
+    return int(bool(found))
+
+
+def show(rows: list[row_record.Record]) -> None:
+    price = config.GPU_PRICE_PER_HOUR
+    for section in sections.group(rows)[-1:]:
+        tables = (
+            summary.scorecard(section, price),
+            summary.sides(section),
+            summary.causes(section),
+            summary.decision_list(section, price),
+            summary.failures(section),
+        )
+        print("\n\n".join(table.text() for table in tables if table.rows))
+        print(json.dumps(summary.as_json(section, price), allow_nan=False))
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    named = configurations.parse(options.configurations)
+    if options.url and [one.name for one in named] != [configurations.BASELINE]:
+        raise ConfigurationError(f"--url with configurations {options.configurations!r}: expected baseline alone")
+    if options.seconds_per_rate is not None:
+        config.SERVING_SECONDS_PER_RATE = options.seconds_per_rate
+    if options.trace is not None:
+        config.SERVING_TRACE = str(Path(options.trace).resolve())
+    offered, warm = workload.load()
+    return Plan(
+        configurations=named,
+        workload=offered,
+        warmup=warm,
+        targets=targets.configured(),
+        scorecard_id=uuid.uuid4().hex[:12],
+        results_path=RESULTS,
+        rates_rps=options.rates,
+        url=options.url,
+        repeat=not options.no_repeat,
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--configurations", metavar="LIST", help="default: SERVING_CONFIGURATIONS; with --url: baseline"
+    )
+    parser.add_argument("--rates", type=_positive, nargs="+", metavar="PER_S", help="these rates; default: found")
+    parser.add_argument("--seconds-per-rate", type=_positive, metavar="S", help="default: SERVING_SECONDS_PER_RATE")
+    parser.add_argument("--trace", metavar="FILE", help="default: SERVING_TRACE")
+    parser.add_argument("--url", help="a server that runs already; it is neither started nor stopped")
+    parser.add_argument("--no-repeat", action="store_true", help="do not measure the best rate once more")
+    parser.add_argument("--report", nargs="*", metavar="FOLDER", help="write the page from records, run nothing")
+    parser.add_argument("--check", action="store_true", help="check every record, run nothing")
+    options = parser.parse_args()
+    options.configurations = options.configurations or (
+        configurations.BASELINE if options.url else config.SERVING_CONFIGURATIONS
+    )
+    return options
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
