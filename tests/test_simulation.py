@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness.data import generator
 from harness.data.prompts import Shape
-from harness.prediction import forecast, prompt_set
+from harness.prediction import feeding, forecast, prompt_set
 from harness.prediction.block_cache import replay
 from harness.prediction.engine_state import Limits
 from harness.prediction.feeding import Dataset
@@ -18,11 +18,13 @@ from harness.simulation.engine import Engine
 from harness.simulation.fleet import Fleet, spread_starts
 from harness.simulation.outcome import generated_by
 from harness.simulation.step_time import StepTime
-from prompt_sets import KNOBS, batches, dataset, numbered
+from prompt_sets import KNOBS as FEEDING_KNOBS
+from prompt_sets import batches, dataset, numbered
 from test_block_cache import random_case
 
 # A token 1 ms, a cached token read 1 µs, a request 10 µs, a step 5 ms; weights, pairs and sampling nothing.
 TIME = StepTime(1e-3, 0.0, 0.0, 0.0, 1e-6, 1e-5, 5e-3)
+KNOBS = FEEDING_KNOBS | {"PLANNED_MAX_IN_FLIGHT": 512}
 ROOMY = Limits(4096, 64, 512, 4, async_scheduling=False)
 
 
@@ -181,6 +183,18 @@ def test_the_ray_actor_that_is_ready_first_takes_all_that_it_may() -> None:
     assert greedy.idle_engines == 1
 
 
+def test_planned_rows_in_flight_fit_in_the_kv_cache_and_under_the_knob() -> None:
+    data = structure.published(400, 4, output_tokens=32)
+    # 100 blocks of 16 tokens; a row holds some 256 own tokens and half of its output: six at a time, in one piece.
+    tight = fleet_of(1, limits=Limits(100, 64, 4096, 32))
+    planned, at_once = (job.simulate(name, data, KNOBS, tight) for name in ("prefix-planned", "perfect-placement"))
+    assert planned.preemptions < at_once.preemptions
+    roomy = fleet_of(1, limits=Limits(8192, 64, 4096, 32))
+    capped = job.simulate("prefix-planned", data, KNOBS | {"PLANNED_MAX_IN_FLIGHT": 16}, roomy)
+    assert capped.mean_running <= 16
+    assert capped.hits == job.simulate("perfect-placement", data, KNOBS, roomy).hits
+
+
 def test_tokens_by_a_time_grow_evenly_within_a_step() -> None:
     prompts = numbered([list(range(32))], outputs=4)
     engine = Engine(prompts, ROOMY, TIME, 0.0, 0.0)
@@ -213,7 +227,7 @@ def test_published_sets_without_texts_react_as_those_with_texts(
     made = structure.published(240, prefixes, output_tokens=4)
     assert made.prompts.distinct == real.prompts.distinct
     assert made.file_rows == real.file_rows
-    for strategy in job.STRATEGIES:
+    for strategy in feeding.STRATEGIES:
         one, other = (forecast.forecast(strategy, data, knobs, Limits(200, 16, 2048, 4)) for data in (made, real))
         # The order of arrival is another one, so arrival-order strategies agree only nearly.
         assert one.hits / one.queries == pytest.approx(other.hits / other.queries, abs=0.03), strategy

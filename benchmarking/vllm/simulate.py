@@ -5,7 +5,7 @@
 
 Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256 own tokens, over each of --prefixes
 (0: nothing shared). Knobs from config.py. The engines' speed comes from `calibration.json` beside the records
-(calibrate-simulation.py); for a card without records a range is given. --limits unset takes vLLM's own defaults, as the
+(calibrate-simulation.py); for a card without records, a slow and a fast end. --limits unset takes vLLM's own defaults, as the
 published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
 """
 
@@ -34,7 +34,7 @@ PARTS = ("engine_start", "first_wait", "prefill", "decode", "starved", "tail", "
 HEAD = (
     f"{'strategy':25}{'job s':>8}{'gen. s':>8}{'tokens/s':>10}{'hit rate':>10}{'running':>9}{'idle':>6}"
     + "".join(f"{part:>14}" for part in PARTS)
-    + f"{'speed-up (range)':>22}"
+    + f"{'speed-up':>10}   fast end: job s, speed-up"
 )
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
         results = {way: list(_jobs(args, prefixes, gpu, limits, way, known, knobs)) for way in ways}
-        _show(results, ways)
+        _show(results)
         if args.write:
             _write(args, prefixes, results)
 
@@ -72,18 +72,23 @@ def _jobs(
         yield job.simulate(strategy, dataset, knobs, fleet), time.perf_counter() - began
 
 
-def _show(results: dict[Card, list[tuple[Outcome, float]]], ways: list[Card]) -> None:
-    """A line a strategy for the first way; its speed-up also for the others."""
-    by_way = [{outcome.strategy: outcome for outcome, _ in results[way]} for way in ways]
-    for strategy, outcome in by_way[0].items():
-        speed_ups = [outcomes[BASELINE].job_s / outcomes[strategy].job_s for outcomes in by_way if BASELINE in outcomes]
+def _show(results: dict[Card, list[tuple[Outcome, float]]]) -> None:
+    """A line a strategy for the first of the cards, and what the other says."""
+    slow, *fast = [{outcome.strategy: outcome for outcome, _ in outcomes} for outcomes in results.values()]
+    for strategy, outcome in slow.items():
         rate = outcome.steady_tokens_per_s
         print(
             f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate or 0:>10,.0f}"
             f"{outcome.hit_rate:>10.3f}{outcome.mean_running:>9.1f}{outcome.idle_engines:>6}"
             + "".join(f"{outcome.waterfall_s[part]:>14.1f}" for part in PARTS)
-            + (f"{speed_ups[0]:>9.2f} ({min(speed_ups):.2f}-{max(speed_ups):.2f})" if speed_ups else "")
+            + f"{_speed_up(slow, strategy):>10}"
+            + "".join(f"{other[strategy].job_s:>11.0f}{_speed_up(other, strategy):>10}" for other in fast)
         )
+
+
+def _speed_up(outcomes: dict[str, Outcome], strategy: str) -> str:
+    """Of the whole job, over static batches in arrival order."""
+    return f"{outcomes[BASELINE].job_s / outcomes[strategy].job_s:.2f}" if BASELINE in outcomes else "-"
 
 
 def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tuple[Outcome, float]]]) -> None:
@@ -97,7 +102,7 @@ def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tup
                     **setting,
                     "prefixes": prefixes,
                     "limits": args.limits,
-                    "rates": way.rates,
+                    "card": way.end,
                     "reading": way.reading,
                     **outcome._asdict(),
                     "took_s": took_s,

@@ -1,9 +1,10 @@
-"""Cards that no record was made on: what the fit of a measured card says of them, and how sure that is.
+"""Cards that no record was made on: what the fit of a measured card says of them, from the slow end to the fast one.
 
-Two things are unknown, and each is taken in two ways:
-    rates     "data sheet": as printed. "derated": that, times what the measured card's kernels reach of *its* sheet.
-    reading   what grows with the requests in a step, reading KV or a time for each (fitting.py)
-A card below its data sheet for reasons of its own, such as a power limit, is slower than all four.
+Two things are unknown, and both ends are taken of each:
+    rates     slow: the data sheet's, times what the measured card's kernels reach of *its* sheet. fast: as printed.
+    reading   what grows with the requests in a step (fitting.py). slow: reading KV at the fitted share of the bandwidth,
+              of which a card with less has more to do. fast: a time for each request, the same on every card.
+A card that stays below its data sheet for reasons of its own, such as a power limit, is slower than the slow end.
 """
 
 from typing import NamedTuple
@@ -18,20 +19,23 @@ SHEET_FLOPS, SHEET_BANDWIDTH = 989 * TERA, 4.8 * TERA
 
 
 class Card(NamedTuple):
-    """One way to take a card; the first of `cards` is the one that is reported, the others are its range."""
+    """One end of what is expected of a card."""
 
-    rates: str
+    end: str  # "measured", "slow" or "fast"
     reading: str
     time: StepTime
 
 
 def cards(gpu: Gpu, measured: Gpu, model: ModelShape, readings: dict[str, Efficiency]) -> list[Card]:
-    rates = {"measured": gpu} if gpu.measured else {"derated": _derated(gpu, measured), "data sheet": gpu}
-    return [
-        Card(name, reading, step_time(roofline.step_cost(model, rated), efficiency))
-        for name, rated in rates.items()
-        for reading, efficiency in readings.items()
-    ]
+    """A measured card as it is, which both readings agree on; of another, the slow end first."""
+    if gpu.measured:
+        return [_card("measured", gpu, "attention", model, readings)]
+    slow = _card("slow", _derated(gpu, measured), "attention", model, readings)
+    return [slow, _card("fast", gpu, "sequences", model, readings)]
+
+
+def _card(end: str, rated: Gpu, reading: str, model: ModelShape, readings: dict[str, Efficiency]) -> Card:
+    return Card(end, reading, step_time(roofline.step_cost(model, rated), readings[reading]))
 
 
 def _derated(gpu: Gpu, measured: Gpu) -> Gpu:

@@ -18,6 +18,7 @@ STRATEGIES: dict[str, Callable[[str, Dataset, Knobs, Fleet], tuple[list[Engine],
     "continuous-batch-sorted": provider.run,
     "prefix-bucketing": provider.run,
     "ray-data": ray_blocks.run,
+    "prefix-planned": placement.run,
     "perfect-placement": placement.run,
 }
 
