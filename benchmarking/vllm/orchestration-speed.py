@@ -5,8 +5,9 @@
 
 The scripts, Daft and Ray run as they are, on this machine; in the workers, `vllm` is a stand-in that answers every
 prompt with the same 128 words (harness/simulation/instant_engines). So a rate is an upper limit of what the strategy
-could feed, on this machine's cores, and says nothing about inference. Ray Data's tokenising is left out, as it is in
-the others. Each case runs in a process of its own; a line for each goes to `orchestration-speed.jsonl`.
+could feed, on this machine's cores, and says nothing about inference. Ray Data's tokenising is left out, since it is an
+engine's in Daft's strategies; prefix-planned tokenises before its engines have anything to do. Each case runs in a
+process of its own; a line for each goes to `orchestration-speed.jsonl`.
 
     rows/s    rows that reach engines, from when all are ready until the last row is there
     collect   seconds from then until all rows are back in the driver
@@ -32,7 +33,7 @@ from harness.simulation import served
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
 INSTANT = overrides.SUITE_DIR / "harness" / "simulation" / "instant_engines"
-STRATEGIES = ("naive-batch", "continuous-batch", "prefix-bucketing", "ray-data")
+STRATEGIES = ("naive-batch", "continuous-batch", "prefix-bucketing", "ray-data", "prefix-planned")
 ENGINES = (1, 4, 16, 64)
 TIMEOUT_S = 600
 # More than any machine has cores: Ray's CPUs are logical, and every actor and stage wants its own.
@@ -81,6 +82,8 @@ def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
         "BENCH_INPUT_PATH": dataset,
         "BENCH_CONCURRENCY": str(engines),
         "BENCH_GPUS_PER_ENGINE": "0",
+        # Instant engines have no steps by which prefix-planned could pace its prompts.
+        "BENCH_PLANNED_PACE": "0",
     }
     command = [sys.executable, __file__, "--child", strategy, str(folder)]
     try:

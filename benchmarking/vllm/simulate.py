@@ -5,8 +5,8 @@
 
 Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256 own tokens, over each of --prefixes
 (0: nothing shared). Knobs from config.py. The engines' speed comes from `calibration.json` beside the records
-(calibrate-simulation.py); for a card without records, a slow and a fast end. --limits unset takes vLLM's own defaults, as the
-published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
+(calibrate-simulation.py); a card without records has a slow and a fast end. --limits unset takes vLLM's own defaults,
+as the published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Two things are unknown, and both ends are taken of each:
     rates     slow: the data sheet's, times what the measured card's kernels reach of *its* sheet. fast: as printed.
-    reading   what grows with the requests in a step (fitting.py). slow: reading KV at the fitted share of the bandwidth,
-              of which a card with less has more to do. fast: a time for each request, the same on every card.
+    reading   what grows with the requests in a step (fitting.py). slow: reading KV at the fitted share of the
+              bandwidth, so that less bandwidth costs more. fast: a time for each request, the same on every card.
 A card that stays below its data sheet for reasons of its own, such as a power limit, is slower than the slow end.
 """
 

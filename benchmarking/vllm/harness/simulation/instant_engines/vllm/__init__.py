@@ -11,16 +11,17 @@ from typing import Any
 from harness.simulation.served import Served
 
 from vllm import outputs
+from vllm.inputs.llm import TokensPrompt
 from vllm.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.27.0+instant"
 # As long as 128 generated tokens, so that as much travels back as from a real engine.
-ANSWER = "word " * 128
+ANSWER, TOKENS = "word " * 128, range(128)
 
 
-def _answer(prompt: Any, request_id: str) -> RequestOutput:
+def answer(prompt: Any, request_id: str) -> RequestOutput:
     text = prompt if isinstance(prompt, str) else prompt.get("prompt")
-    return RequestOutput(request_id, text, [0], [CompletionOutput(ANSWER, [0] * 128)])
+    return RequestOutput(request_id, text, [0], [CompletionOutput(ANSWER, list(TOKENS))])
 
 
 class SamplingParams:
@@ -34,7 +35,7 @@ class LLM:
 
     def generate(self, prompts: list[Any], *_: Any, **__: Any) -> list[RequestOutput]:
         self._served.count(len(prompts))
-        return [_answer(prompt, str(number)) for number, prompt in enumerate(prompts)]
+        return [answer(prompt, str(number)) for number, prompt in enumerate(prompts)]
 
     def do_log_stats(self) -> None: ...
 
@@ -60,7 +61,7 @@ class AsyncLLMEngine:
         self, prompt: Any, _params: Any = None, request_id: str = "", **_: Any
     ) -> AsyncIterator[RequestOutput]:
         self._served.count(1)
-        yield _answer(prompt, request_id)
+        yield answer(prompt, request_id)
 
     async def do_log_stats(self) -> None: ...
 
@@ -69,4 +70,4 @@ class AsyncLLMEngine:
     def shutdown(self) -> None: ...
 
 
-__all__ = ["LLM", "AsyncEngineArgs", "AsyncLLMEngine", "SamplingParams", "outputs"]
+__all__ = ["LLM", "AsyncEngineArgs", "AsyncLLMEngine", "SamplingParams", "TokensPrompt", "answer", "outputs"]
