@@ -14,6 +14,8 @@ Written from vLLM 0.27 (`v1/core/sched/scheduler.py`, `async_scheduler.py`, `kv_
   one is admitted in that step.
 * Counters as vLLM's: queries and hits of first admissions only; what a preempted request finds again is not counted.
 
+`schedule` and `update` are one step's two halves, for those who keep a clock (harness/simulation).
+
 Differences that remain: two rows with equal prompts generate different tokens here, and requests arrive between steps,
 all of a batch at once.
 """
@@ -21,7 +23,7 @@ all of a batch at once.
 from typing import Any, NamedTuple
 
 from harness.prediction import engine_state
-from harness.prediction.block_pool import NONE, Pool, clear, new_pool, release, store, take, touch
+from harness.prediction.block_pool import NO_BLOCK, NONE, Pool, clear, new_pool, release, store, take, touch
 from harness.prediction.compiled import Int32s, compiled
 from harness.prediction.engine_state import FINISHED, PREEMPTED, RUNNING, Feed, Limits, Prompts, State, StepCost
 
@@ -87,12 +89,12 @@ def _run(e: State, ids: Int32s, size: int, open_lanes: int, open_batches: int, l
     while at.done < len(e.requests):
         if at.arrivals_due:
             _arrive(e, open_lanes, open_batches)
-        scheduled = _schedule(e, now, ids, size, limits, cost)
+        scheduled = schedule(e, now, ids, size, limits, cost)
         if not limits.async_scheduling:
-            _update(e, now, scheduled, ids, size, limits)
+            update(e, now, scheduled, ids, size, limits)
             continue
         if in_flight >= 0:
-            _update(e, 1 - now, in_flight, ids, size, limits)
+            update(e, 1 - now, in_flight, ids, size, limits)
         in_flight, now = scheduled, 1 - now
 
 
@@ -116,8 +118,8 @@ def _arrive(e: State, open_lanes: int, open_batches: int) -> None:
 
 
 @compiled
-def _schedule(e: State, now: int, ids: Int32s, size: int, limits: Limits, cost: StepCost) -> int:
-    """One step's plan; returns the number of requests in it."""
+def schedule(e: State, now: int, ids: Int32s, size: int, limits: Limits, cost: StepCost) -> int:
+    """One step's plan, whose sizes go to e.step; returns the number of requests in it."""
     at = e.at[0]
     budget = limits.max_num_batched_tokens
     scheduled, index, preempted = 0, 0, False
@@ -153,7 +155,7 @@ def _schedule(e: State, now: int, ids: Int32s, size: int, limits: Limits, cost: 
         sampled += _plan(e, now, scheduled, r, new, limits.async_scheduling)
         context += e.requests[r].computed
         scheduled += 1
-    _account(e, limits.max_num_batched_tokens - budget, pairs, context, sampled, cost)
+    _account(e, limits.max_num_batched_tokens - budget, pairs, context, sampled, scheduled, cost)
     return scheduled
 
 
@@ -172,10 +174,11 @@ def _plan(e: State, now: int, position: int, r: int, new: int, async_scheduling:
 
 
 @compiled
-def _account(e: State, tokens: int, pairs: int, context: int, sampled: int, cost: StepCost) -> None:
+def _account(e: State, tokens: int, pairs: int, context: int, sampled: int, requests: int, cost: StepCost) -> None:
+    at, step = e.at[0], e.step[0]
+    step.tokens, step.pairs, step.context, step.sampled, step.requests = tokens, pairs, context, sampled, requests
     if tokens == 0:
         return
-    at = e.at[0]
     compute_s = tokens * cost.token_s + pairs * cost.pair_s + sampled * cost.sample_s
     memory_s = cost.weights_s + context * cost.context_s
     if compute_s >= memory_s:
@@ -234,7 +237,7 @@ def _lookup(e: State, r: int, ids: Int32s, size: int) -> tuple[int, int]:
     most = (e.requests[r].tokens - 1) // size
     while found < most:
         block = e.pool.contents[_content(e, r, found, ids)].oldest
-        if block == NONE:
+        if block == NO_BLOCK:
             break
         idle += int(e.pool.blocks[block].holders == 0)
         found += 1
@@ -329,7 +332,7 @@ def _leave(e: State, r: int) -> None:
 
 
 @compiled
-def _update(e: State, step: int, scheduled: int, ids: Int32s, size: int, limits: Limits) -> None:
+def update(e: State, step: int, scheduled: int, ids: Int32s, size: int, limits: Limits) -> None:
     """A step's tokens arrive: requests grow, and those at their end free their blocks."""
     ended = False
     for position in range(scheduled):

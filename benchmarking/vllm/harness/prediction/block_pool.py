@@ -5,14 +5,19 @@ its tail, so eviction is least recently used; those without cached content join 
 findable in the queue until it is taken. Contents are whole numbers, one for every distinct chain of full blocks, so two
 blocks have the same number exactly where vLLM's hashes agree. Several blocks may cache one content (vLLM does not
 merge them); the oldest is the one found.
+
+Blocks count from 1: 0 is vLLM's null block, and says "no block" here, so that a large table of contents is all zeros
+and costs memory only where it is written (an engine meets few of a dataset's contents, scattered over it).
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness.prediction import sparse
 from harness.prediction.compiled import Int32s, Int64s, Records, compiled
 
 NONE = -1
+NO_BLOCK = 0
 
 BLOCK: Any = np.dtype(
     [
@@ -20,41 +25,40 @@ BLOCK: Any = np.dtype(
         ("prev_free", np.int32),
         ("holders", np.int32),  # running requests that hold the block
         ("content", np.int32),  # cached content or NONE
-        ("next_copy", np.int32),  # next younger block with the same content, or NONE
+        ("next_copy", np.int32),  # next younger block with the same content, or NO_BLOCK
         ("prev_copy", np.int32),
     ]
 )
-CONTENT: Any = np.dtype([("oldest", np.int32), ("newest", np.int32)])  # blocks that cache it, or NONE
+CONTENT: Any = np.dtype([("oldest", np.int32), ("newest", np.int32)])  # blocks that cache it, or NO_BLOCK
 
 
 class Pool(NamedTuple):
     """State of one engine's pool."""
 
-    blocks: Records  # [blocks + 2] BLOCK; the last two are head and tail of the free queue
+    blocks: Records  # [blocks + 3] BLOCK; the last two are head and tail of the free queue
     contents: Records  # [contents] CONTENT
     free: Int64s  # [1] length of the free queue
 
 
 def new_pool(blocks: int, contents: int) -> Pool:
-    """An empty pool. `blocks` excludes the one that vLLM keeps as its null block."""
-    pool = Pool(np.zeros(blocks + 2, BLOCK), np.full(contents, NONE, CONTENT), np.array([blocks], np.int64))
-    for name in ("content", "next_copy", "prev_copy"):
-        pool.blocks[name] = NONE
+    """An empty pool. `blocks` excludes the null block."""
+    pool = Pool(np.zeros(blocks + 3, BLOCK), sparse.zeros(contents, CONTENT), np.array([blocks], np.int64))
+    pool.blocks["content"] = NONE
     # Head, blocks by number, tail.
-    ring = np.roll(np.append(np.arange(blocks, dtype=np.int32), blocks), 1)
-    pool.blocks["next_free"][ring] = np.append(ring[1:], blocks + 1)
-    pool.blocks["prev_free"][np.append(ring[1:], blocks + 1)] = ring
+    ring = np.concatenate([[blocks + 1], np.arange(1, blocks + 1), [blocks + 2]]).astype(np.int32)
+    pool.blocks["next_free"][ring[:-1]] = ring[1:]
+    pool.blocks["prev_free"][ring[1:]] = ring[:-1]
     return pool
 
 
 @compiled
 def clear(pool: Pool) -> None:
     """Forgets all cached contents, as a fresh engine or `reset_prefix_cache()`; no request may be running."""
-    for i in range(len(pool.blocks) - 2):
+    for i in range(1, len(pool.blocks) - 2):
         content = pool.blocks[i].content
         if content != NONE:
-            pool.contents[content].oldest = NONE
-            pool.contents[content].newest = NONE
+            pool.contents[content].oldest = NO_BLOCK
+            pool.contents[content].newest = NO_BLOCK
             pool.blocks[i].content = NONE
 
 
@@ -82,8 +86,8 @@ def store(pool: Pool, block: int, content: int) -> None:
     newest = pool.contents[content].newest
     pool.blocks[block].content = content
     pool.blocks[block].prev_copy = newest
-    pool.blocks[block].next_copy = NONE
-    if newest == NONE:
+    pool.blocks[block].next_copy = NO_BLOCK
+    if newest == NO_BLOCK:
         pool.contents[content].oldest = block
     else:
         pool.blocks[newest].next_copy = block
@@ -127,11 +131,11 @@ def _forget(pool: Pool, block: int) -> None:
     if content == NONE:
         return
     older, younger = pool.blocks[block].prev_copy, pool.blocks[block].next_copy
-    if older == NONE:
+    if older == NO_BLOCK:
         pool.contents[content].oldest = younger
     else:
         pool.blocks[older].next_copy = younger
-    if younger == NONE:
+    if younger == NO_BLOCK:
         pool.contents[content].newest = older
     else:
         pool.blocks[younger].prev_copy = older

@@ -26,7 +26,7 @@ Records = Any
 # numba looks only at the file of the function itself when it decides whether cached code is stale. Compiled functions
 # here call each other across files, so the cache lies in a folder named after the content of all files that use this.
 _FOLDER = Path(__file__).parent
-_TEXTS = [file.read_bytes() for file in sorted(_FOLDER.glob("*.py"))]
+_TEXTS = [file.read_bytes() for file in sorted(_FOLDER.parent.rglob("*.py"))]
 _DIGEST = hashlib.blake2b(b"".join(text for text in _TEXTS if b"compiled" in text), digest_size=8).hexdigest()
 _ROOT = _FOLDER / "__pycache__" if os.access(_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from harness.prediction.compiled import Int32s, Int64s
-from harness.prediction.text_order import TextOrder
+from harness.prediction.text_order import SortedPrompts
 
 REMEMBERED_PREFIXES = 8
 
@@ -37,7 +37,7 @@ def in_batches(rows: Int32s, batch_size: int) -> Iterator[Submission]:
         yield Submission(None, rows[start : start + batch_size])
 
 
-def in_buckets(rows: Int32s, order: TextOrder, knobs: Mapping[str, Any]) -> Iterator[Submission]:
+def in_buckets(rows: Int32s, order: SortedPrompts, knobs: Mapping[str, Any]) -> Iterator[Submission]:
     """With prefix routing."""
     buffer = np.empty(0, np.int64)
     most = knobs["ROUTER_MAX_BUFFER_SIZE"]
@@ -50,7 +50,7 @@ def in_buckets(rows: Int32s, order: TextOrder, knobs: Mapping[str, Any]) -> Iter
         yield from _submit_until(buffer, 0, order, knobs)
 
 
-def _submit_until(buffer: Int64s, most: int, order: TextOrder, knobs: Mapping[str, Any]) -> Any:
+def _submit_until(buffer: Int64s, most: int, order: SortedPrompts, knobs: Mapping[str, Any]) -> Any:
     """Yields buckets of `buffer` (sorted positions), largest first, until `most` rows are left, and returns those."""
     starts, ends = _buckets(buffer, order, knobs["ROUTER_PREFIX_MATCH_THRESHOLD"])
     small: list[Int64s] = []
@@ -74,14 +74,14 @@ def _submit_until(buffer: Int64s, most: int, order: TextOrder, knobs: Mapping[st
     return buffer[kept]
 
 
-def _buckets(buffer: Int64s, order: TextOrder, threshold: float) -> tuple[Int64s, Int64s]:
+def _buckets(buffer: Int64s, order: SortedPrompts, threshold: float) -> tuple[Int64s, Int64s]:
     shared = order.shared(buffer[:-1], buffer[1:])
     before, after = (shared / order.length[at] for at in (buffer[:-1], buffer[1:]))
     cuts = np.flatnonzero((before < threshold) & (after < threshold)) + 1
     return np.concatenate([[0], cuts]), np.concatenate([cuts, [len(buffer)]])
 
 
-def _prefix(bucket: Int64s, order: TextOrder) -> bytes:
+def _prefix(bucket: Int64s, order: SortedPrompts) -> bytes:
     first, last = int(bucket[0]), int(bucket[-1])
     size = int(order.length[first]) if first == last else int(order.shared(bucket[:1], bucket[-1:])[0])
     return order.prefix_key(first, order.last_character(first, size))

@@ -6,6 +6,7 @@ A row is the index of a prompt in the dataset, a request its index in the engine
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness.prediction import sparse
 from harness.prediction.block_pool import Pool
 from harness.prediction.compiled import Int32s, Int64s, Records
 
@@ -78,6 +79,8 @@ REQUEST: Any = np.dtype(
     + _fields(np.int32, "reserved")  # blocks that it will hold at its end and nobody held when it was admitted
 )
 SEAT: Any = np.dtype(_fields(np.int32, "running returned free_slot"))  # three lists of at most max_num_seqs entries
+# Sizes of a step: tokens computed, query and key pairs, cached tokens read, tokens sampled, requests in it.
+STEP: Any = np.dtype(_fields(np.int64, "tokens pairs context sampled requests"))
 PLANNED: Any = np.dtype(_fields(np.int32, "request generates"))
 BATCH: Any = np.dtype(_fields(np.int64, "begin end left lane"))  # left: requests not finished
 LANE: Any = np.dtype(_fields(np.int64, "next end open left"))  # next batch; open, and not finished batches
@@ -100,41 +103,52 @@ class State(NamedTuple):
     queue: Int32s  # [requests] arrived, first come first served
     batches: Records  # [batches] BATCH
     lanes: Records  # [lanes] LANE
+    step: Records  # [1] STEP: the step scheduled last
     at: Records  # [1] SCALARS
 
 
 def new_state(prompts: Prompts, feed: Feed, limits: Limits, pool: Pool) -> State:
     """An idle engine that will receive `feed`."""
-    requests = _new_requests(prompts, feed, limits)
+    requests = new_requests(prompts, feed.rows, limits)
+    requests["batch"] = np.repeat(np.arange(len(feed.batch_end)), np.diff(feed.batch_end, prepend=0))
+    most_blocks = int(most_blocks_a_row(prompts, feed.rows, limits).max(initial=0))
+    state = empty_state(requests, _new_batches(feed), _new_lanes(feed), most_blocks, limits, pool)
+    state.at["reserves"] = feed.reserves
+    return state
+
+
+def empty_state(
+    requests: Records, batches: Records, lanes: Records, most_blocks: int, limits: Limits, pool: Pool
+) -> State:
+    """An idle engine for these requests, of which each holds at most `most_blocks`."""
     seats = np.zeros(limits.max_num_seqs, SEAT)
     seats["free_slot"] = np.arange(limits.max_num_seqs)
     at = np.zeros(1, SCALARS)
-    at["free_slots"], at["arrivals_due"], at["reserves"] = limits.max_num_seqs, 1, feed.reserves
-    most_blocks = int(_most_blocks(prompts, feed.rows, limits).max(initial=0))
+    at["free_slots"], at["arrivals_due"] = limits.max_num_seqs, 1
     return State(
         pool=pool,
         requests=requests,
         table=np.zeros((limits.max_num_seqs, most_blocks), np.int32),
         seats=seats,
         plans=np.zeros((2, limits.max_num_seqs), PLANNED),
-        queue=np.zeros(len(requests), np.int32),
-        batches=_new_batches(feed),
-        lanes=_new_lanes(feed),
+        queue=sparse.zeros(len(requests), np.int32),
+        batches=batches,
+        lanes=lanes,
+        step=np.zeros(1, STEP),
         at=at,
     )
 
 
-def _new_requests(prompts: Prompts, feed: Feed, limits: Limits) -> Records:
-    rows = feed.rows
-    own_blocks = _most_blocks(prompts, rows, limits) - prompts.tokens[rows] // prompts.block_size
+def new_requests(prompts: Prompts, rows: Int32s, limits: Limits, first_own: int = 0) -> Records:
+    """Requests for `rows`, not in any batch; ids of their generated blocks begin `first_own` above the dataset's."""
+    own_blocks = own_blocks_a_row(prompts, rows, limits)
     requests = np.zeros(len(rows), REQUEST)
     requests["tokens"] = requests["prompt_tokens"] = prompts.tokens[rows]
     requests["last_token"] = prompts.tokens[rows] + np.minimum(prompts.outputs[rows], limits.max_tokens)
     requests["slot"] = -1
     requests["first_content"] = prompts.first_block[rows]
     requests["prompt_blocks"] = prompts.tokens[rows] // prompts.block_size
-    requests["own_content"] = prompts.distinct + np.cumsum(own_blocks) - own_blocks
-    requests["batch"] = np.repeat(np.arange(len(feed.batch_end)), np.diff(feed.batch_end, prepend=0))
+    requests["own_content"] = prompts.distinct + first_own + np.cumsum(own_blocks) - own_blocks
     return requests
 
 
@@ -161,12 +175,18 @@ def pool_size(prompts: Prompts, rows: Int32s, limits: Limits) -> tuple[int, int]
     Blocks beyond all that its requests could hold together would never be taken. Contents are the dataset's block ids
     and those of generated tokens.
     """
-    most = _most_blocks(prompts, rows, limits)
-    own = most - prompts.tokens[rows] // prompts.block_size
+    most = most_blocks_a_row(prompts, rows, limits)
+    own = own_blocks_a_row(prompts, rows, limits)
     return max(1, min(limits.kv_blocks, int(most.sum()))), prompts.distinct + int(own.sum())
 
 
-def _most_blocks(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
+def own_blocks_a_row(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
+    """Blocks of each row that no other row has: those with generated tokens."""
+    own: Int64s = most_blocks_a_row(prompts, rows, limits) - prompts.tokens[rows] // prompts.block_size
+    return own
+
+
+def most_blocks_a_row(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:
     """Blocks that each row can hold; one more than its length asks, since a step in flight may run past its end."""
     last = prompts.tokens[rows].astype(np.int64) + np.minimum(prompts.outputs[rows], limits.max_tokens)
     most: Int64s = -(-last // prompts.block_size) + 1

@@ -7,7 +7,7 @@ next piece of work when they are free are modelled as taking turns.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from harness.prediction import daft_routing
 from harness.prediction.compiled import Int32s, Int64s, compiled
 from harness.prediction.daft_routing import Submission
 from harness.prediction.engine_state import Feed, Prompts
-from harness.prediction.text_order import TextOrder
+from harness.prediction.text_order import SortedPrompts
 
 Knobs = Mapping[str, Any]
 # Batches of one block that Ray Data runs side by side: RAY_DATA_DEFAULT_ASYNC_BATCH_UDF_MAX_CONCURRENCY of Ray 2.59.
@@ -25,7 +25,7 @@ RAY_BATCHES_A_BLOCK = 4
 
 class Dataset(NamedTuple):
     prompts: Prompts
-    order: TextOrder
+    order: SortedPrompts
     file_rows: list[int]  # rows of each file, in order
 
 
@@ -59,25 +59,38 @@ def sorted_partitions(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
     return np.array_split(dataset.order.rows, knobs["NAIVE_PARTITIONS"])
 
 
-def daft_provider(submissions: Iterable[Submission], knobs: Knobs) -> list[Feed]:
+def daft_provider(strategy: str, dataset: Dataset, knobs: Knobs) -> list[Feed]:
     """Daft's provider: nothing holds a submission back, so an engine has all of its rows from the start."""
+    sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]
+    for engine, rows in submissions(strategy, dataset, knobs):
+        sent[engine].append(rows)
+    return [at_once(np.concatenate(rows) if rows else np.empty(0, np.int32)) for rows in sent]
+
+
+def submissions(strategy: str, dataset: Dataset, knobs: Knobs) -> Iterator[tuple[int, Int32s]]:
+    """What Daft's provider sends: the engine and its rows, in order."""
     if knobs["CONTINUOUS_PARTITIONS"] != 1:
         raise ValueError(
             f"CONTINUOUS_PARTITIONS={knobs['CONTINUOUS_PARTITIONS']}: expected 1; Daft 0.7.26 loses rows with more"
         )
     router = daft_routing.Router(knobs["CONCURRENCY"], knobs["ROUTER_LOAD_BALANCE_THRESHOLD"])
-    sent: list[list[Int32s]] = [[] for _ in range(knobs["CONCURRENCY"])]
-    for submission in submissions:
-        sent[router.route(submission.prefix, len(submission.rows))].append(submission.rows)
-    return [at_once(np.concatenate(rows) if rows else np.empty(0, np.int32)) for rows in sent]
+    for submission in PROVIDED[strategy](dataset, knobs):
+        yield router.route(submission.prefix, len(submission.rows)), submission.rows
 
 
-def ray_data(rows: Int32s, knobs: Knobs) -> list[Feed]:
+def ray_data(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     """Engines take blocks in turn and work on several at a time, on four batches of each."""
-    blocks = np.array_split(rows, knobs["RAY_BLOCKS"])
-    share = max(knobs["RAY_BLOCKS"] // knobs["CONCURRENCY"], 1)
-    open_blocks = min(knobs["RAY_MAX_CONCURRENT_BATCHES"], share)
-    return [_lanes(dealt, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for dealt in _deal(blocks, knobs)]
+    dealt, open_blocks = _deal(ray_blocks(dataset, knobs), knobs), ray_open_blocks(knobs)
+    return [_lanes(blocks, knobs["RAY_BATCH_SIZE"], open_blocks, RAY_BATCHES_A_BLOCK) for blocks in dealt]
+
+
+def ray_blocks(dataset: Dataset, knobs: Knobs) -> list[Int32s]:
+    return [block for block in np.array_split(_arrival(dataset), knobs["RAY_BLOCKS"]) if len(block)]
+
+
+def ray_open_blocks(knobs: Knobs) -> int:
+    """Blocks that an engine is given at a time, as ray-data.py sets it: no more than its share."""
+    return int(min(knobs["RAY_MAX_CONCURRENT_BATCHES"], max(knobs["RAY_BLOCKS"] // knobs["CONCURRENCY"], 1)))
 
 
 def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
@@ -86,7 +99,7 @@ def perfect_placement(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     Prompts that share a prefix are neighbours, so each cut costs at most one prefix more.
     """
     rows = dataset.order.rows
-    work = np.cumsum(_fresh_tokens(dataset.prompts, rows) + dataset.prompts.outputs[rows])
+    work = np.cumsum(fresh_tokens(dataset.prompts, rows) + dataset.prompts.outputs[rows])
     engines = knobs["CONCURRENCY"]
     cuts = np.searchsorted(work, work[-1] * np.arange(1, engines) / engines) if len(rows) else []
     return [at_once(run) for run in np.split(rows, cuts)]
@@ -97,7 +110,7 @@ def planned(dataset: Dataset, knobs: Knobs) -> list[Feed]:
     to an engine when one has ended and its blocks will have room. Rows that idle engines take over at the end, in
     whole groups, hit as much there."""
     rows = dataset.order.rows
-    fresh = _fresh_tokens(dataset.prompts, rows)
+    fresh = fresh_tokens(dataset.prompts, rows)
     most = knobs["OUTPUT_LEN"] if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else knobs["OUTPUT_LEN_MAX"]
     work = np.concatenate([[0], np.cumsum(fresh + most)])
     groups = np.flatnonzero(fresh == dataset.prompts.tokens[rows])
@@ -112,7 +125,7 @@ def at_once(rows: Int32s) -> Feed:
 
 
 @compiled
-def _fresh_tokens(prompts: Prompts, rows: Int32s) -> Int64s:
+def fresh_tokens(prompts: Prompts, rows: Int32s) -> Int64s:
     """Tokens of each row that its predecessor in `rows` does not share, in full blocks."""
     fresh = np.empty(len(rows), np.int64)
     for i in range(len(rows)):
@@ -141,19 +154,21 @@ def _lanes(pieces: list[Int32s], batch_size: int, open_lanes: int, open_batches:
     return Feed(rows, np.cumsum(sizes, dtype=np.int64), np.cumsum(batches, dtype=np.int64), open_lanes, open_batches)
 
 
+PROVIDED: dict[str, Callable[[Dataset, Knobs], Iterable[Submission]]] = {
+    "continuous-batch": lambda data, knobs: daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]),
+    "continuous-batch-sorted": lambda data, knobs: daft_routing.in_batches(
+        data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]
+    ),
+    "prefix-bucketing": lambda data, knobs: daft_routing.in_buckets(_arrival(data), data.order, knobs),
+}
+
 STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
     "naive-batch": lambda data, knobs: static_batches(file_partitions(data, knobs), knobs),
     "naive-batch-sorted": lambda data, knobs: static_batches(sorted_partitions(data, knobs), knobs),
-    "continuous-batch": lambda data, knobs: daft_provider(
-        daft_routing.in_batches(_arrival(data), knobs["CONTINUOUS_BATCH_SIZE"]), knobs
-    ),
-    "continuous-batch-sorted": lambda data, knobs: daft_provider(
-        daft_routing.in_batches(data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]), knobs
-    ),
-    "prefix-bucketing": lambda data, knobs: daft_provider(
-        daft_routing.in_buckets(_arrival(data), data.order, knobs), knobs
-    ),
-    "ray-data": lambda data, knobs: ray_data(_arrival(data), knobs),
+    "continuous-batch": lambda data, knobs: daft_provider("continuous-batch", data, knobs),
+    "continuous-batch-sorted": lambda data, knobs: daft_provider("continuous-batch-sorted", data, knobs),
+    "prefix-bucketing": lambda data, knobs: daft_provider("prefix-bucketing", data, knobs),
+    "ray-data": ray_data,
     "prefix-planned": planned,
     "perfect-placement": perfect_placement,
 }

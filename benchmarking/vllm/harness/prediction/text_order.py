@@ -5,6 +5,7 @@ neighbours between them share, so one array of neighbours answers for all pairs.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 
 import numpy as np
 import pyarrow as pa
@@ -12,23 +13,17 @@ import pyarrow.compute as pc
 from harness.prediction.compiled import Int32s, Int64s, compiled
 
 
-class TextOrder:
+class SortedPrompts(ABC):
     """`rows` in sorted order; `position` of each row in it; `length` in bytes of each prompt in sorted order."""
 
-    def __init__(self, prompts: pa.Array) -> None:
-        texts = prompts.cast(pa.large_string())
-        self.rows: Int32s = pc.sort_indices(texts).to_numpy().astype(np.int32)
-        self.position: Int32s = np.empty_like(self.rows)
-        self.position[self.rows] = np.arange(len(self.rows), dtype=np.int32)
-        buffers = texts.buffers()
-        self._ends: Int64s = np.frombuffer(buffers[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        self._bytes = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.empty(0, np.uint8)
-        self.length: Int32s = np.diff(self._ends).astype(np.int32)[self.rows]
-        shared = _neighbours_share(self._bytes, self._ends, self.rows)
-        self._shortest = _range_minima(shared)
-        pairs = len(self.rows) - 1
+    def __init__(self, rows: Int32s, length: Int32s, shared_with_next: Int32s) -> None:
+        self.rows, self.length = rows, length
+        self.position: Int32s = np.empty_like(rows)
+        self.position[rows] = np.arange(len(rows), dtype=np.int32)
+        self._shortest = _range_minima(shared_with_next)
+        shared = shared_with_next[: len(rows) - 1]
         # Rows whose prompt is another's, each set of equals less one.
-        self.repeated = int(sum((shared[:pairs] == self.length[:pairs]) & (shared[:pairs] == self.length[1:])))
+        self.repeated = int(((shared == length[:-1]) & (shared == length[1:])).sum()) if len(rows) else 0
 
     def shared(self, first: Int64s, second: Int64s) -> Int32s:
         """Bytes that the prompts at positions first[i] < second[i] have in common."""
@@ -36,6 +31,28 @@ class TextOrder:
         width = np.left_shift(1, level)
         smaller: Int32s = np.minimum(self._shortest[level, first], self._shortest[level, second - width])
         return smaller
+
+    @abstractmethod
+    def prefix_key(self, position: int, size: int) -> bytes:
+        """Identifies the first `size` bytes of the prompt at a position: equal where the bytes are."""
+
+    @abstractmethod
+    def last_character(self, position: int, size: int) -> int:
+        """Where the last character that begins within the first `size` bytes begins; 0 for no bytes."""
+
+
+class TextOrder(SortedPrompts):
+    """Of prompts whose texts are there."""
+
+    def __init__(self, prompts: pa.Array) -> None:
+        texts = prompts.cast(pa.large_string())
+        rows: Int32s = pc.sort_indices(texts).to_numpy().astype(np.int32)
+        buffers = texts.buffers()
+        self._ends: Int64s = np.frombuffer(buffers[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        self._bytes = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.empty(0, np.uint8)
+        length: Int32s = np.diff(self._ends).astype(np.int32)[rows]
+        shared = _neighbours_share(self._bytes, self._ends, rows)
+        super().__init__(rows, length, shared)
 
     def prefix_key(self, position: int, size: int) -> bytes:
         """Identifies the first `size` bytes of the prompt at a position: equal where the bytes are."""

@@ -1,0 +1,156 @@
+"""From committed records to an engine's efficiency, and how well it predicts runs that it was not fitted to.
+
+`results` holds `records.jsonl`, `timeseries/`, and what a reader needs who has neither dataset nor model:
+    structures/<fingerprint>-<...>.parquet          which prompts share what (stored_structure.py)
+    models/<name>/config.json                       sizes of the models that ran
+"""
+
+import json
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.prediction import gpus, model_shape, prompt_set, record_forecast, roofline
+from harness.prediction.engine_state import StepCost
+from harness.prediction.feeding import Dataset
+from harness.prediction.gpus import Gpu
+from harness.prediction.model_shape import ModelShape
+from harness.prediction.record_forecast import Record
+from harness.simulation import fitting, record_run, stored_structure
+from harness.simulation.outcome import Outcome
+from harness.simulation.step_time import Efficiency
+
+SCHEMA = 1
+
+
+class Start(NamedTuple):
+    """From the first engine's loading on: until all are ready, median of the runs; the first's lead over the last, most
+    that any run saw."""
+
+    start_s: float
+    spread_s: float
+
+
+class Run(NamedTuple):
+    """A record with what its simulation needs."""
+
+    record: Record
+    dataset: Dataset
+    least: StepCost
+
+    @property
+    def plain(self) -> bool:
+        """Whether its engines ran without a logits processor, as those of varying output lengths have.
+
+        One adds time to each step, in Python, that is not fitted.
+        """
+        config = self.record["config"]
+        return config["OUTPUT_LEN_DISTRIBUTION"] == "fixed" and not config["LOGITS_PROCESSORS"]
+
+
+def load(results: Path, datasets: str | None = None, tokenizer: str | None = None) -> list[Run]:
+    """All runs that can be simulated. A structure that is missing is made from the dataset below `datasets`.
+
+    Raises ValueError where that is not possible, with what is missing.
+    """
+    records = [json.loads(line) for line in (results / "records.jsonl").read_text().splitlines()]
+    return [_run(record, results, datasets, tokenizer) for record in records if record_run.can_simulate(record)]
+
+
+def _run(record: Record, results: Path, datasets: str | None, tokenizer: str | None) -> Run:
+    knobs = record_forecast.settings(record)
+    path = results / "structures" / _structure_name(record)
+    if not path.exists():
+        _make_structure(path, record, datasets, tokenizer)
+    model = model_shape.read(str(results / "models" / Path(knobs["MODEL_NAME"]).name))
+    gpu = gpus.find(record["hardware"]["gpus"][0])
+    return Run(
+        record,
+        stored_structure.read(path, record_run.files(record)),
+        roofline.step_cost(model, gpu, knobs["GPUS_PER_ENGINE"]),
+    )
+
+
+def _structure_name(record: Record) -> str:
+    """Of what it depends on: the prompts, the size of blocks, and how many tokens each prompt generates."""
+    knobs = record_forecast.settings(record)
+    lengths = ["OUTPUT_LEN"] if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else ["OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX"]
+    parts = [knobs[name] for name in ("BLOCK_SIZE", "OUTPUT_LEN_DISTRIBUTION", *lengths)]
+    return "-".join(map(str, [record["dataset"]["fingerprint"], *parts])) + ".parquet"
+
+
+def _make_structure(path: Path, record: Record, datasets: str | None, tokenizer: str | None) -> None:
+    name = Path(record["dataset"]["name"]).name
+    if datasets is None or tokenizer is None:
+        raise ValueError(
+            f"expected {path.name} in {path.parent}, found none; give --datasets, the folder that holds {name}, and "
+            "--model, the folder of its tokenizer, to make it"
+        )
+    prompts = prompt_set.load(f"{datasets}/{name}", tokenizer, record_forecast.settings(record))
+    if prompts.column.fingerprint != record["dataset"]["fingerprint"]:
+        wanted = record["dataset"]["fingerprint"]
+        raise ValueError(f"{datasets}/{name}: expected fingerprint {wanted}, found {prompts.column.fingerprint}")
+    stored_structure.write(path, prompts.data)
+
+
+def calibrate(runs: list[Run], results: Path, reading: str = "attention") -> Efficiency:
+    """The efficiency that fits the plain ones of `runs` best.
+
+    Raises ValueError if there is none, if they mix models or GPUs, or if none shows how fast requests arrive.
+    """
+    runs = [run for run in runs if run.plain]
+    if not runs:
+        raise ValueError("expected records of GPU runs with a fixed output length, found none; nothing can be fitted")
+    least = runs[0].least
+    if any(run.least != least for run in runs):
+        raise ValueError("expected records of one model on one kind of GPU, found several; fit each on its own")
+    front_end_s = record_run.front_end_s_a_token([run.record for run in runs], results)
+    given = [(partial(record_run.traces, *run), record_run.measured(run.record)) for run in runs]
+    return fitting.fit(given, least, front_end_s, reading)
+
+
+def predict(run: Run, efficiency: Efficiency) -> Outcome:
+    return record_run.simulate(*run, efficiency)
+
+
+def start(runs: list[Run]) -> Start:
+    ready = [[engine["timeline_s"]["ready"] for engine in run.record["engines"]] for run in runs]
+    loading = [min(engine["timeline_s"]["vllm_imported"] for engine in run.record["engines"]) for run in runs]
+    took = [max(times) - began for times, began in zip(ready, loading, strict=True)]
+    return Start(statistics.median(took), max(max(times) - min(times) for times in ready))
+
+
+def as_json(runs: list[Run], readings: dict[str, Efficiency]) -> dict[str, Any]:
+    """What calibration.json holds: the fits, how engines started, and the runs that this comes from."""
+    runs = [run for run in runs if run.plain]
+    first = runs[0].record
+    return {
+        "schema": SCHEMA,
+        "gpu": gpus.find(first["hardware"]["gpus"][0]).name,
+        "model": Path(first["config"]["MODEL_NAME"]).name,
+        "vllm": sorted({run.record["versions"]["vllm"] for run in runs}),
+        "runs": [run.record["run_id"] for run in runs],
+        "start": start(runs)._asdict(),
+        "readings": {reading: efficiency._asdict() for reading, efficiency in readings.items()},
+    }
+
+
+class Calibration(NamedTuple):
+    """calibration.json: the card and model that were measured, how engines start, an efficiency for each reading."""
+
+    gpu: Gpu
+    model: ModelShape
+    start: Start
+    readings: dict[str, Efficiency]
+
+
+def read(results: Path) -> Calibration:
+    """The committed fit. Raises ValueError where there is none."""
+    path = results / "calibration.json"
+    if not path.exists():
+        raise ValueError(f"expected {path}, found none; calibrate-simulation.py --write makes it from records")
+    kept = json.loads(path.read_text())
+    model = model_shape.read(str(results / "models" / kept["model"]))
+    readings = {reading: Efficiency(**found) for reading, found in kept["readings"].items()}
+    return Calibration(gpus.find(kept["gpu"]), model, Start(**kept["start"]), readings)

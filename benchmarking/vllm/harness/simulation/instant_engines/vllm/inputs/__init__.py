@@ -1,0 +1,1 @@
+"""Ray Data looks the prompts' types up here."""

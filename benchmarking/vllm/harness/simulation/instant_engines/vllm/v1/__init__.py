@@ -1,0 +1,1 @@
+"""The parts of vLLM's v1 engine that prefix-planned uses."""

@@ -1,0 +1,1 @@
+"""Its engine and what it raises."""

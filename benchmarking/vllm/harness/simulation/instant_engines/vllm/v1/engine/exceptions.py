@@ -1,0 +1,4 @@
+"""Never raised here."""
+
+
+class EngineDeadError(Exception): ...

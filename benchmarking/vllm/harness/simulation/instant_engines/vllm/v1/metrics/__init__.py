@@ -1,0 +1,1 @@
+"""What listens to an engine's steps."""

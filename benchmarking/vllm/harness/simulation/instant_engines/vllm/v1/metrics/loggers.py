@@ -1,0 +1,4 @@
+"""The base of those who listen."""
+
+
+class StatLoggerBase: ...

@@ -1,0 +1,56 @@
+"""Datasets without their texts: which rows share which blocks is all that engines and routers react to.
+
+    structure.published(200_000, 512)    # as generate_data.ipynb makes it: 256 shared tokens and 256 own ones
+
+The rows' texts are stand-ins of 64 characters, half of them shared where half of the tokens are, so that sorting and
+Daft's bucketing do what they do with the real ones.
+"""
+
+import numpy as np
+import pyarrow as pa
+from harness.prediction.compiled import Int32s
+from harness.prediction.engine_state import Prompts
+from harness.prediction.feeding import Dataset
+from harness.prediction.text_order import TextOrder
+
+PREFIX_TOKENS, SUFFIX_TOKENS = 256, 256
+FILES = 8
+LETTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)
+
+
+def published(
+    rows: int, prefixes: int, output_tokens: int = 128, block_size: int = 16, files: int = FILES, seed: int = 42
+) -> Dataset:
+    """`prefixes` 0: nothing is shared. Groups differ by at most one row and lie in random order."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.arange(rows) % prefixes if prefixes else np.arange(rows)).astype(np.int32)
+    prompts = _prompts(group, bool(prefixes), output_tokens, block_size)
+    file_rows = [len(part) for part in np.array_split(group, files)]
+    return Dataset(prompts, TextOrder(_texts(group, rng)), file_rows)
+
+
+def _prompts(group: Int32s, shared: bool, output_tokens: int, block_size: int) -> Prompts:
+    rows = len(group)
+    prefix_blocks, blocks = PREFIX_TOKENS // block_size, (PREFIX_TOKENS + SUFFIX_TOKENS) // block_size
+    prefixes = int(group.max(initial=-1)) + 1 if shared else 0
+    own_blocks = blocks - prefix_blocks if shared else blocks
+    ids = np.empty((rows, blocks), np.int32)
+    ids[:, blocks - own_blocks :] = prefixes * prefix_blocks + np.arange(rows * own_blocks).reshape(rows, own_blocks)
+    if shared:
+        ids[:, :prefix_blocks] = group[:, None] * prefix_blocks + np.arange(prefix_blocks)
+    return Prompts(
+        tokens=np.full(rows, PREFIX_TOKENS + SUFFIX_TOKENS, np.int32),
+        outputs=np.full(rows, output_tokens, np.int32),
+        first_block=np.arange(rows + 1, dtype=np.int64) * blocks,
+        block_ids=ids.ravel(),
+        distinct=prefixes * prefix_blocks + rows * own_blocks,
+        block_size=block_size,
+    )
+
+
+def _texts(group: Int32s, rng: np.random.Generator) -> pa.Array:
+    """32 characters by group, in no order that groups are in, and 32 of each row's own."""
+    prefixes = LETTERS[rng.integers(len(LETTERS), size=(int(group.max(initial=-1)) + 1, 32))]
+    texts = np.concatenate([prefixes[group], LETTERS[rng.integers(len(LETTERS), size=(len(group), 32))]], axis=1)
+    offsets = np.arange(len(group) + 1, dtype=np.int64) * 64
+    return pa.Array.from_buffers(pa.large_string(), len(group), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])

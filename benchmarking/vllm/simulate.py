@@ -1,0 +1,132 @@
+"""What each strategy would do on many engines, in simulated time: no GPU, no vLLM, no Ray.
+
+    BENCH_RESULTS_PATH=results python benchmarking/vllm/simulate.py --gpu H200 --engines 8
+    BENCH_RESULTS_PATH=results python benchmarking/vllm/simulate.py --gpu L4 --engines 128 --engines-a-node 8 --write
+
+Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256 own tokens, over each of --prefixes
+(0: nothing shared). Knobs from config.py. The engines' speed comes from `calibration.json` beside the records
+(calibrate-simulation.py); a card without records has a slow and a fast end. --limits unset takes vLLM's own defaults,
+as the published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import config
+from harness import overrides
+from harness.prediction import forecast, gpus, roofline
+from harness.prediction.engine_state import Limits
+from harness.prediction.gpus import Gpu
+from harness.simulation import calibration, cards, default_limits, job, structure
+from harness.simulation.calibration import Calibration
+from harness.simulation.cards import Card
+from harness.simulation.fleet import Fleet, spread_starts
+from harness.simulation.outcome import Outcome
+
+BASELINE = "naive-batch"
+PARTS = ("engine_start", "first_wait", "prefill", "decode", "starved", "tail", "collect")
+HEAD = (
+    f"{'strategy':25}{'job s':>8}{'gen. s':>8}{'tokens/s':>10}{'hit rate':>10}{'running':>9}{'idle':>6}"
+    + "".join(f"{part:>14}" for part in PARTS)
+    + f"{'speed-up':>10}   fast end: job s, speed-up"
+)
+
+
+def main() -> None:
+    args = _arguments()
+    known = calibration.read(args.results)
+    gpu = gpus.find(args.gpu)
+    knobs = overrides.knob_values(config)
+    kv_blocks = roofline.kv_tokens(known.model, gpu, knobs["GPU_MEMORY_UTILIZATION"]) // knobs["BLOCK_SIZE"]
+    limits = forecast.limits(knobs, kv_blocks)
+    ways = cards.cards(gpu, known.gpu, known.model, known.readings)
+    print(
+        f"{args.engines} {gpu.name}, {args.engines_a_node} a node, {kv_blocks * knobs['BLOCK_SIZE']:,} tokens of KV "
+        f"cache each; {args.rows:,} prompts; limits {args.limits}; simulated"
+    )
+    for prefixes in args.prefixes:
+        print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
+        results = {way: list(_jobs(args, prefixes, gpu, limits, way, known, knobs)) for way in ways}
+        _show(results)
+        if args.write:
+            _write(args, prefixes, results)
+
+
+def _jobs(
+    args: argparse.Namespace, prefixes: int, gpu: Gpu, limits: Limits, way: Card, known: Calibration, knobs: Any
+) -> Iterator[tuple[Outcome, float]]:
+    """Each strategy's outcome, and how long its simulation took."""
+    ready = spread_starts(args.engines, known.start.start_s - known.start.spread_s, known.start.spread_s)
+    front_end_s = known.readings[way.reading].front_end_s_a_token
+    dataset = structure.published(args.rows, prefixes, knobs["OUTPUT_LEN"], knobs["BLOCK_SIZE"])
+    for strategy in args.strategies:
+        limited = default_limits.unset(limits, strategy, gpu) if args.limits == "unset" else limits
+        began = time.perf_counter()
+        fleet = Fleet(ready, args.engines_a_node, limited, way.time, front_end_s)
+        yield job.simulate(strategy, dataset, knobs, fleet), time.perf_counter() - began
+
+
+def _show(results: dict[Card, list[tuple[Outcome, float]]]) -> None:
+    """A line a strategy for the first of the cards, and what the other says."""
+    slow, *fast = [{outcome.strategy: outcome for outcome, _ in outcomes} for outcomes in results.values()]
+    for strategy, outcome in slow.items():
+        rate = outcome.steady_tokens_per_s
+        print(
+            f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate or 0:>10,.0f}"
+            f"{outcome.hit_rate:>10.3f}{outcome.mean_running:>9.1f}{outcome.idle_engines:>6}"
+            + "".join(f"{outcome.waterfall_s[part]:>14.1f}" for part in PARTS)
+            + f"{_speed_up(slow, strategy):>10}"
+            + "".join(f"{other[strategy].job_s:>11.0f}{_speed_up(other, strategy):>10}" for other in fast)
+        )
+
+
+def _speed_up(outcomes: dict[str, Outcome], strategy: str) -> str:
+    """Of the whole job, over static batches in arrival order."""
+    return f"{outcomes[BASELINE].job_s / outcomes[strategy].job_s:.2f}" if BASELINE in outcomes else "-"
+
+
+def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tuple[Outcome, float]]]) -> None:
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    setting = {"gpu": args.gpu, "engines": args.engines, "engines_a_node": args.engines_a_node, "rows": args.rows}
+    with (args.results / "simulations.jsonl").open("a", encoding="utf-8") as file:
+        for way, outcomes in results.items():
+            for outcome, took_s in outcomes:
+                line = {
+                    "schema": 1,
+                    **setting,
+                    "prefixes": prefixes,
+                    "limits": args.limits,
+                    "card": way.end,
+                    "reading": way.reading,
+                    **outcome._asdict(),
+                    "took_s": took_s,
+                    "peak_memory_bytes": peak_bytes,
+                }
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Strategies on many engines, in simulated time.")
+    parser.add_argument("--gpu", default="L4", help=f"one of {sorted(gpus.GPUS)}")
+    parser.add_argument("--engines", type=int, default=config.CONCURRENCY)
+    parser.add_argument("--engines-a-node", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=config.DATASET_ROWS)
+    parser.add_argument("--prefixes", type=int, nargs="*", default=[8, 64, 512, 4096, 0])
+    parser.add_argument("--strategies", nargs="*", default=list(job.STRATEGIES), help="others than all")
+    parser.add_argument("--limits", choices=("pinned", "unset"), default="pinned")
+    parser.add_argument("--results", type=Path, default=Path(config.RESULTS_PATH), help="folder of calibration.json")
+    parser.add_argument("--write", action="store_true", help="append to simulations.jsonl there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ValueError as error:
+        sys.exit(str(error))

@@ -1,0 +1,122 @@
+"""The fit of the simulation, the committed calibration, unmeasured cards, and the counts of instant engines."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.overrides import SUITE_DIR
+from harness.prediction import gpus, roofline
+from harness.prediction.engine_state import Limits
+from harness.simulation import calibration, cards, fitting, job, served, structure
+from harness.simulation.fitting import Measured
+from harness.simulation.fleet import Fleet
+from harness.simulation.outcome import decode_s, prefill_s
+from harness.simulation.step_time import Efficiency, step_time
+from test_roofline import qwen3_8b
+
+H200 = gpus.find("H200")
+LEAST = roofline.step_cost(qwen3_8b(), H200)
+KNOBS = {"CONTINUOUS_PARTITIONS": 1, "CONTINUOUS_BATCH_SIZE": 512, "ROUTER_LOAD_BALANCE_THRESHOLD": 256}
+
+
+def traces(kv_blocks: int, efficiency: Efficiency) -> list[Any]:
+    limits = Limits(kv_blocks, 256, 4096, 64)
+    fleet = Fleet([0.0], 1, limits, step_time(LEAST, efficiency), efficiency.front_end_s_a_token)
+    engines, _ = job.engines_after("continuous-batch", structure.published(300, 30, output_tokens=64), KNOBS, fleet)
+    return [engine.trace() for engine in engines]
+
+
+@pytest.mark.parametrize(
+    ("reading", "truth"),
+    [
+        ("attention", Efficiency(0.6, 0.5, 0.0, 4e-3, 1e-6)),
+        ("sequences", Efficiency(0.9, 1.0, 2e-5, 1e-3, 1e-6)),
+    ],
+)
+def test_the_fit_finds_the_efficiency_that_made_the_measurements(reading: str, truth: Efficiency) -> None:
+    runs = []
+    for kv_blocks in (400, 20_000):
+        [trace] = traces(kv_blocks, truth)
+        simulate = lambda found, kv_blocks=kv_blocks: traces(kv_blocks, found)  # noqa: E731
+        runs.append((simulate, Measured(prefill_s(trace), decode_s(trace))))
+    found = fitting.fit(runs, LEAST, truth.front_end_s_a_token, reading)
+    assert found == pytest.approx(truth, rel=0.02)
+
+
+def test_another_card_has_a_slow_end_and_a_fast_one_and_a_measured_card_is_itself() -> None:
+    readings = {"attention": Efficiency(0.8, 0.7, 0.0, 2e-3, 1e-6), "sequences": Efficiency(0.8, 1.0, 1e-5, 2e-3, 1e-6)}
+    slow, fast = cards.cards(gpus.find("L4"), H200, qwen3_8b(), readings)
+    # 121 TFLOP/s on the sheet; an H200 reaches 790 of its 989, of which 0.8 in engine steps.
+    assert slow.time.token_s == pytest.approx(2 * 6_945_767_424 / (121e12 * 790 / 989 * 0.8))
+    assert fast.time.token_s == pytest.approx(2 * 6_945_767_424 / (121e12 * 0.8))
+    assert slow.time.context_s == pytest.approx(147_456 / (0.3e12 * 4.3 / 4.8 * 0.7))
+    assert (fast.time.context_s, fast.time.sequence_s) == (pytest.approx(147_456 / 0.3e12), 1e-5)
+    [itself] = cards.cards(H200, H200, qwen3_8b(), readings)
+    assert (itself.end, itself.time) == ("measured", step_time(LEAST, readings["attention"]))
+
+
+def test_the_committed_calibration_was_made_from_committed_records_and_both_readings_say_the_same() -> None:
+    results = SUITE_DIR / "results"
+    kept = json.loads((results / "calibration.json").read_text())
+    records = {json.loads(line)["run_id"] for line in (results / "records.jsonl").read_text().splitlines()}
+    assert kept["runs"]
+    assert set(kept["runs"]) <= records
+    known = calibration.read(results)
+    for efficiency in known.readings.values():
+        assert 0 < efficiency.matrix_efficiency <= 1
+        assert 0 < efficiency.kv_efficiency <= 1
+    # A decode step of 256 requests of 576 tokens.
+    sizes = {"tokens": 256, "context": 256 * 576, "sampled": 256, "requests": 256}
+    spent = []
+    for efficiency in known.readings.values():
+        time = step_time(LEAST, efficiency)
+        matrix = max(sizes["tokens"] * time.token_s + sizes["sampled"] * time.sample_s, time.weights_s)
+        spent.append(matrix + sizes["context"] * time.context_s + 256 * time.sequence_s + time.step_s)
+    assert math.isclose(*spent, rel_tol=0.05)
+
+
+def test_a_structure_that_is_missing_is_asked_for(tmp_path: Path) -> None:
+    results = SUITE_DIR / "results"
+    (tmp_path / "records.jsonl").write_text((results / "records.jsonl").read_text())
+    with pytest.raises(ValueError, match=r"expected \S+\.parquet in .*structures, found none; give --datasets"):
+        calibration.load(tmp_path)
+    with pytest.raises(ValueError, match=r"calibration\.json, found none; calibrate-simulation\.py --write makes it"):
+        calibration.read(tmp_path)
+
+
+def test_simulate_prints_a_line_a_strategy_and_keeps_it(tmp_path: Path) -> None:
+    for name in ("calibration.json", "models"):
+        (tmp_path / name).symlink_to(SUITE_DIR / "results" / name)
+    command = [sys.executable, "simulate.py", "--engines", "4", "--rows", "2000", "--prefixes", "8", "--write"]
+    chosen = ["--strategies", "naive-batch", "ray-data", "--results", str(tmp_path)]
+    done = subprocess.run([*command, *chosen], cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("naive-batch", "ray-data"))]
+    kept = [json.loads(line) for line in (tmp_path / "simulations.jsonl").read_text().splitlines()]
+    assert len(lines) == 2
+    assert [(line["strategy"], line["card"]) for line in kept] == [
+        ("naive-batch", "slow"),
+        ("ray-data", "slow"),
+        ("naive-batch", "fast"),
+        ("ray-data", "fast"),
+    ]
+    assert all(line["queries"] == 2000 * 512 and line["peak_memory_bytes"] < 4e9 for line in kept)
+
+
+def test_rows_count_from_when_the_last_instant_engine_is_ready(tmp_path: Path) -> None:
+    def engine(*steps: tuple[int, int]) -> None:
+        counts = np.zeros(served.STEPS, np.int32)
+        for step, rows in steps:
+            counts[step] = rows
+        counts.tofile(tmp_path / f"engine-{len(list(tmp_path.iterdir()))}")
+
+    with pytest.raises(ValueError, match="expected a file of each engine, found none"):
+        served.summary(tmp_path)
+    engine((10, -1), (15, 100), (30, 50))
+    engine((20, -1), (29, 7))
+    assert served.summary(tmp_path) == (2, 20 * served.STEP_S, 31 * served.STEP_S, 157, 57)
