@@ -51,7 +51,7 @@ def main() -> None:
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:
         for strategy in args.strategies:
-            found = _measure(strategy, engines, dataset)
+            found = _measure(strategy, engines, args.rows, dataset)
             print(
                 f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}"
             )
@@ -68,7 +68,7 @@ def _dataset(rows: int) -> str:
     return f"{folder}/{generator.make(Shape(rows, min(512, rows), 256, 256), tokenizer, folder)['name']}.parquet"
 
 
-def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
+def _measure(strategy: str, engines: int, rows: int, dataset: str) -> dict[str, Any]:
     """One case in a process of its own, with Ray and all."""
     folder = Path(tempfile.mkdtemp()) / str(time.time())
     folder.mkdir()
@@ -82,6 +82,8 @@ def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
         "BENCH_INPUT_PATH": dataset,
         "BENCH_CONCURRENCY": str(engines),
         "BENCH_GPUS_PER_ENGINE": "0",
+        # As many rows a block as config.py gives to the published sets.
+        "BENCH_RAY_BLOCKS": str(max(rows * config.RAY_BLOCKS // config.DATASET_ROWS, engines)),
         # Instant engines have no steps by which prefix-planned could pace its prompts.
         "BENCH_PLANNED_PACE": "0",
     }
