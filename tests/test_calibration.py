@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,18 @@ def test_rows_count_from_when_the_last_instant_engine_is_ready(tmp_path: Path) -
     engine((10, -1), (15, 100), (30, 50))
     engine((20, -1), (29, 7))
     assert served.summary(tmp_path) == (2, 20 * served.STEP_S, 31 * served.STEP_S, 157, 57)
+
+
+def test_the_peers_own_code_runs_on_instant_engines(tmp_path: Path) -> None:
+    folder = tmp_path / str(time.time())
+    folder.mkdir()
+    instant = SUITE_DIR / "harness" / "simulation" / "instant_engines"
+    environment = {**os.environ, "PYTHONPATH": f"{instant}:{SUITE_DIR}", served.FOLDER: str(folder)}
+    script = Path(__file__).with_name("instant_engines.py")
+    done = subprocess.run(
+        [sys.executable, script, folder], env=environment, capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answered, (engines, _, _, rows, _) = json.loads(done.stdout.splitlines()[-1])
+    assert answered == [128, 128, 2, 3]
+    assert (engines, rows) == (4, 1 + 1 + 2 + 3)
