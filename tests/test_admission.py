@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import vllm_scheduler
-from harness.planning.admission import Admission, Request
+from harness.planning.admission import START_LAG, Admission, Request
 from harness.prediction.engine_state import Limits
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -107,10 +107,11 @@ def test_a_small_cache_is_as_full_as_it_can_be(model_folder: Path) -> None:
     # A request holds its own 4 blocks, 0 to 2 for its output, and a quarter of its group's 4.
     possible = blocks / (4 + 1.5 + 1)
     assert found.preemptions == 0
-    assert found.mean_running > 0.85 * possible
-    # All at once: the most that the cache allows at first, then preempted.
-    greedy = served(model_folder, prompts, [output] * len(prompts), Limits(blocks, 256, 2048, output), pace=0)
-    assert found.mean_running >= greedy.mean_running
+    # And the last ones end after all others.
+    assert found.steps < 1.1 * (len(prompts) * output / possible + output)
+    # In waves fewer run on average.
+    waves = served(model_folder, prompts, [output] * len(prompts), Limits(blocks, 256, 2048, output), pace=0)
+    assert found.mean_running >= waves.mean_running
 
 
 def test_each_prefix_is_computed_once(model_folder: Path) -> None:
@@ -122,7 +123,8 @@ def test_each_prefix_is_computed_once(model_folder: Path) -> None:
 def test_an_engine_with_room_has_as_many_requests_as_it_may(model_folder: Path) -> None:
     prompts = grouped(50, 4, 32, 20)
     found = served(model_folder, prompts, [16] * len(prompts), Limits(100_000, 64, 512, 16), most=24)
-    assert found.most_running in (24, 25)
+    # One may join in the step in which another's last token is noticed.
+    assert 24 <= found.most_running <= 24 + START_LAG
     assert found.mean_running > 20
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,3 +120,19 @@ def test_only_processes_of_this_node_are_ended(left: list[Any]) -> None:
     elsewhere = [{**message, "node": "another", "pid": 99} for message in story("b")]
     Ended(lambda: os.kill(os.getpid(), signal.SIGTERM), [*story("a"), *elsewhere]).execute()
     assert left == [[1, 2]]
+
+
+def test_what_libraries_print_is_kept_off_stdout_also_after_the_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray prints what its nodes complain of, on the driver's stdout, whenever it hears of it."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(cluster, "disconnect", lambda *_: print("a raylet complains"))
+    monkeypatch.setattr(run, "Run", lambda *_: Ended(lambda: print("a library talks")))
+    with pytest.raises(SystemExit):
+        run.run("naive-batch.py", lambda: pa.table({}))
+    output, errors = capsys.readouterr()
+    assert json.loads(output.splitlines()[-1])["strategy"] == "naive-batch"
+    assert "talks" not in output
+    assert "a library talks" in errors
+    assert "a raylet complains" in errors

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from answering import Say, answering
-from harness.serving import caller_side, row
+from harness.serving import caller_side, priority, row
 from harness.serving.client import Limits, Planned, offer
 from harness.serving.connection import Endpoint
 from harness.serving.row import is_broken
@@ -315,6 +315,22 @@ def test_a_burst_of_ten_times_the_rate_loses_no_request_from_the_count():
     assert adds_up(side)
     assert len(outcomes) == 400
     assert all(side["counts"][name] for name in ("completed", "failed", "refused"))
+
+
+def test_the_clients_priority_is_raised_only_while_it_runs():
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with priority.raised():
+        assert os.getpriority(os.PRIO_PROCESS, 0) <= before
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_the_servers_priority_is_lowered_where_the_clients_may_not_be_raised(monkeypatch):
+    def forbidden(_which, _who, value):
+        if value < 0:
+            raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", forbidden)
+    assert priority.lowered(["serve"]) == ["nice", "-n", "10", "serve"]
 
 
 def test_the_client_holds_its_rate_and_a_thousand_streams(tmp_path):

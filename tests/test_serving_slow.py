@@ -13,15 +13,21 @@ from harness.serving import page, row_file
 
 @pytest.mark.slow
 def test_the_figures_are_those_of_vllms_own_load_generator(model_folder: Path, tmp_path: Path) -> None:
-    knobs = {"PROFILE": "local-cpu", "MODEL_NAME": str(model_folder), "RESULTS_PATH": str(tmp_path)}
+    lengths = {"SERVING_CHAT_OUTPUT_LEN": "48", "SERVING_LONG_OUTPUT_LEN": "48", "SERVING_AGENT_OUTPUT_LEN": "32"}
+    knobs = {"PROFILE": "local-cpu", "MODEL_NAME": str(model_folder), "RESULTS_PATH": str(tmp_path), **lengths}
     environment = os.environ | {f"BENCH_{name}": value for name, value in knobs.items()}
-    command = [sys.executable, str(SUITE_DIR / "serving-parity.py"), "--rounds", "4", "--seconds", "8"]
+    command = [sys.executable, str(SUITE_DIR / "serving-parity.py"), "--rounds", "4", "--rate", "4"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     ratios = json.loads(done.stdout.splitlines()[-1])["ratios"]
-    assert len(ratios) == 7
-    # Within 5 %, as far as the turns can tell: an interval wholly outside is a difference.
-    outside = {name: found for name, found in ratios.items() if found[3] > 1.05 or found[4] < 0.95}
+    assert len(ratios) == 8
+    # Within 5 %, as far as the turns can tell: an interval wholly outside is a difference. Chunks that arrive together
+    # get one time here and times some microseconds apart there; below a millisecond that is no difference.
+    outside = {
+        name: (suite, vllm, middle, low, high)
+        for name, (suite, vllm, middle, low, high) in ratios.items()
+        if (low > 1.05 or high < 0.95) and abs(suite - vllm) > 0.001
+    }
     assert outside == {}
 
 

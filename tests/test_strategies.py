@@ -1,4 +1,4 @@
-"""All six strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand.
+"""All seven strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand.
 
 Half of its prompts are answered from the prefix cache: every prompt occurs twice and is one token longer than a whole
 number of blocks, so the first of a pair hits nothing and the second all its blocks, whichever comes first.
@@ -29,6 +29,7 @@ STRATEGIES = (
     "continuous-batch-sorted",
     "prefix-bucketing",
     "ray-data",
+    "prefix-planned",
 )
 ROWS, BLOCK, BLOCKS, OUTPUT_LEN = 96, 16, 4, 8
 PROMPT_LEN = BLOCKS * BLOCK + 1

@@ -76,3 +76,11 @@ def test_an_engine_whose_probe_failed_is_named_as_unseen_and_not_as_stalled() ->
     assert dog.verdict() is None
     dog.moved_at -= 31
     assert "the probe failed in engine a (OSError: x)" in str(dog.verdict())
+
+
+def test_rows_that_are_run_again_and_again_are_given_up_with_both_token_counts() -> None:
+    log = log_of(story("a", ready=time.time() - 100))
+    assert watchdog(log, expected_tokens=501).verdict() is None
+    log.losses.append("node 10.0.0.3 is gone")
+    verdict = str(watchdog(log, expected_tokens=500).verdict())
+    assert "generated 1000 tokens where 500 were asked for, and the rows are not back: node 10.0.0.3 is gone" in verdict

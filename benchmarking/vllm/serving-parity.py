@@ -70,6 +70,7 @@ def ours(running: Server, timed: Timed) -> Figures:
     sources = {"ttft": "sent_ttft_s", "itl": "itl_s", "e2e": "sent_e2e_s"}
     return {
         "completed_rps": measured["counts"]["completed"] / measured["wall_s"],
+        "itl_mean_s": latency["itl_s"]["mean"],
         **{f"{name}_p{p:g}_s": latency[key][f"p{p:g}"] for name, key in sources.items() for p in PERCENTILES},
     }
 
@@ -119,6 +120,7 @@ def theirs(running: Server, timed: Timed) -> Figures:
     names = {"ttft": "ttft", "itl": "itl", "e2e": "e2el"}
     return {
         "completed_rps": found["request_throughput"],
+        "itl_mean_s": found["mean_itl_ms"] / 1000,
         **{f"{name}_p{p:g}_s": found[f"p{p:g}_{key}_ms"] / 1000 for name, key in names.items() for p in PERCENTILES},
     }
 
@@ -138,7 +140,7 @@ def report(turns: Sequence[dict[str, Figures]], conditions: dict[str, Any]) -> N
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float, float, float]:
     """Median of each, median of the ratios turn by turn, and the 95 % interval of that by resampling turns."""
-    ratios = [suite / vllm for suite, vllm in pairs]
+    ratios = [suite / vllm if vllm else 1.0 for suite, vllm in pairs]
     draw = random.Random(0)
     middles = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     ends = middles[int(0.025 * RESAMPLES)], middles[int(0.975 * RESAMPLES)]

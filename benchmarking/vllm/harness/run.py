@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,17 @@ Strategy = Callable[[], pa.Table]
 def run(script: str, strategy: Strategy) -> None:
     """Runs `strategy`, which returns a table with `id` and `output` (and `output_tokens` where it knows them), and
     exits. The last line of stdout is the record, which is also appended under config.RESULTS_PATH."""
-    sys.exit(EXIT_CODES[Run(script, strategy).execute()])
+    started = Run(script, strategy)
+    # Ray writes what its nodes complain of to the driver's stdout, and may do so after the record.
+    sys.stdout = sys.stderr
+    sys.exit(EXIT_CODES[started.execute()])
 
 
 class Run:
     """One run from preflight to record; the watchdog's thread may end it at any moment after the engines start."""
 
     def __init__(self, script: str, strategy: Strategy) -> None:
-        self._strategy = strategy
+        self._strategy, self._stdout = strategy, sys.stdout
         self._record = records.new(Path(script))
         self._log = engine_log.EngineLog()
         self._closing = threading.Lock()
@@ -169,8 +173,9 @@ class Run:
         try:
             recorded = self._append()
             # Before the processes end: where Ray has lost its own, leaving it can end this one too.
-            config.print_benchmark_results(self._record)
-            sys.stdout.flush()
+            with redirect_stdout(self._stdout):
+                config.print_benchmark_results(self._record)
+                sys.stdout.flush()
         finally:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))

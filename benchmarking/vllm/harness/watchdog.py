@@ -17,6 +17,8 @@ from harness.engine_loss import EngineLosses
 
 POLL_S = 0.5
 PROGRESS_S = 10.0
+# A run that has generated so many times the tokens asked for is not going to end by itself.
+RUNAWAY = 2
 # The mailbox answers in milliseconds; when it does not, its node or Ray itself is gone.
 MAILBOX_TIMEOUT_S = 30.0
 
@@ -85,7 +87,7 @@ class Watchdog:
         if config.PROBE_INTERVAL_S == 0:
             return None
         overdue = self._losses.overdue() if self._losses else None
-        return self._dead_engine() or overdue or self._late_start() or self._stall()
+        return self._dead_engine() or overdue or self._late_start() or self._runaway() or self._stall()
 
     def _dead_engine(self) -> str | None:
         if continuity.current.survives_engines:
@@ -102,6 +104,16 @@ class Watchdog:
         return (
             f"{ready} of {config.CONCURRENCY} engines ready after {waited:.0f} s and no token generated "
             f"(WATCHDOG_START_S); {self._blind() or 'is there a GPU for each, and did Ray start their actors?'}"
+        )
+
+    def _runaway(self) -> str | None:
+        """Daft 0.7.26 hands the rows of its provider to the engines that are left again and again after one is lost."""
+        tokens = self._log.total("generation_tokens")
+        if tokens < RUNAWAY * self._expected:
+            return None
+        return (
+            f"the engines generated {tokens} tokens where {self._expected} were asked for, and the rows are not back: "
+            f"{self._blind() or 'they are run again and again'}"
         )
 
     def _stall(self) -> str | None:

@@ -65,6 +65,13 @@ def read_back_differences(a: Record, b: Record) -> list[str]:
     return unknown + _unequal(first, second, known)
 
 
+def disturbances(record: Record) -> list[str]:
+    """Why a run with good answers is no measurement: it did not do all of the work, or did some of it twice."""
+    rows = record["rows"] or {}
+    texts = {"continued": "rows were answered by an earlier run", "redone": "rows ran twice because an engine died"}
+    return [f"{rows[kind]:,} {text}" for kind, text in texts.items() if rows.get(kind)]
+
+
 def unknowns(record: Record) -> list[str]:
     """Settings that this run's engines did not report and that are not limits: a caveat, not an obstacle."""
     return [name for name, value in read_back(record).items() if value is None and name not in LIMITS]

@@ -1,8 +1,8 @@
 """Groups records into sections of equal conditions, and sets apart the runs that broke them.
 
 Within a section every run was asked for the same: dataset, configuration, hardware, versions. A run whose engines
-nevertheless ran with something else than the other runs of its strategy (a smaller cache, a warm one) is set apart
-with the reason; medians and effects leave it out, the report lists it.
+nevertheless ran with something else than the other runs of its strategy (a smaller cache, a warm one), or that did
+not do all of its work in one go, is set apart with the reason; medians and effects leave it out, the report lists it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from string import ascii_uppercase
 
-from harness.comparison.comparability import asked_differences, dataset_name, read_back_differences
+from harness.comparison.comparability import asked_differences, dataset_name, disturbances, read_back_differences
 from harness.comparison.trials import STRATEGIES
 from harness.schema import Record
 
@@ -100,7 +100,9 @@ def _conditions(runs: list[Record]) -> str:
 
 
 def _set_apart(section: Section) -> None:
-    finished = [run for run in section.runs if run["status"] == "ok"]
+    ended = [run for run in section.runs if run["status"] == "ok"]
+    section.set_apart += [(run, reasons) for run in ended if (reasons := disturbances(run))]
+    finished = [run for run in ended if not disturbances(run)]
     for strategy in dict.fromkeys(run["strategy"] for run in finished):
         runs = [run for run in finished if run["strategy"] == strategy]
         usual = max(runs, key=lambda run: sum(not read_back_differences(run, other) for other in runs))

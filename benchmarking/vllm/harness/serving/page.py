@@ -17,6 +17,7 @@ FILE_NAME = "serving.html"
 
 
 def write(rows: Sequence[Row], results_path: Path, price: float | None) -> Path:
+    results_path.mkdir(parents=True, exist_ok=True)
     page = results_path / FILE_NAME
     page.write_text(as_html(rows, price), encoding="utf-8")
     return page

@@ -28,7 +28,7 @@ def empty_and_prove(server: Server) -> str:
     """Resets the cache and returns COLD, WARM, or UNKNOWN (the server does not count, or did not answer)."""
     was_reset = _reset(server)
     before = snapshot(server)
-    if not send_canary(server):
+    if before.scalar("prefix_cache_queries") is None or not send_canary(server):
         return UNKNOWN
     found = server_metrics.difference(before, _after(server, before))
     if not found["prefix_cache_queries"]:

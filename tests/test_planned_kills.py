@@ -1,0 +1,200 @@
+"""Nothing is lost and nothing doubled, whatever is killed and whenever: the real driver and real Ray on simulated
+engines (the model alone is missing; test_planned_engine.py has it).
+
+A kill's moment comes from its seed, which is the test's name: the same number tries the same moment again.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from simulated_engine import wait_for
+
+TESTS = Path(__file__).parent
+ROWS, GROUPS, OUTPUT_LEN, IN_FLIGHT = 600, 40, 12, 32
+
+
+@dataclass
+class Bench:
+    """A Ray cluster and a dataset that all tests here share, and a folder of each test's own."""
+
+    environment: dict[str, str]
+    folder: Path
+    prompts: dict[int, str]
+
+    def start(self, **settings: Any) -> "subprocess.Popen[str]":
+        self.folder.mkdir(exist_ok=True)
+        more = {"BENCH_OUTPUT_PATH": str(self.folder / "answers"), "SIMULATED_FOLDER": str(self.folder)}
+        environment = {**self.environment, **more, **{name: str(value) for name, value in settings.items()}}
+        command = [sys.executable, str(TESTS / "planned_run.py"), str(self.folder / "result.parquet")]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    def run(self, **settings: Any) -> None:
+        with self.start(**settings) as process:
+            _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors[-3000:]
+
+    def engines(self) -> list[int]:
+        return [int(path.stem) for path in self.folder.glob("*.engine")]
+
+    def given(self) -> Counter[str]:
+        """How often each row was given to an engine, by its key."""
+        return Counter(name for path in self.folder.glob("*.requests") for name in path.read_text().split())
+
+    def told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return told
+
+    def assert_all_answered(self, tokenizer: Any, but: frozenset[int] = frozenset()) -> None:
+        table = pq.read_table(self.folder / "result.parquet")
+        assert sorted(table["id"].to_pylist()) == sorted(set(self.prompts) - but)
+        for row, output, tokens in zip(*(table[name].to_pylist() for name in table.column_names), strict=True):
+            assert output == tokenizer.decode([tokenizer.encode(self.prompts[row])[-1]] * OUTPUT_LEN)
+            assert tokens == OUTPUT_LEN
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """A cluster of this test's own; kills of drivers leave it running."""
+    import ray
+
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    code = (
+        "import ray, sys; context = ray.init(address='local', num_cpus=8, include_dashboard=False);"
+        "print(context.address_info['gcs_address'], flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert ray is not None
+    yield process.stdout.readline().strip()
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def prompts(tokenizer: Any) -> dict[int, str]:
+    draw = random.Random(5)
+    words = sorted(word[1:] for word in tokenizer.get_vocab() if word.startswith("Ġ") and word[1:].isalpha())
+    stems = [" ".join(draw.sample(words, 40)) for _ in range(GROUPS)]
+    texts = [f" {stems[i % GROUPS]} {' '.join(draw.sample(words, 9))}" for i in range(ROWS)]
+    return dict(zip(draw.sample(range(10_000), ROWS), texts, strict=True))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, prompts: dict[int, str], ray_address: str, model_folder: Path) -> Bench:
+    dataset = tmp_path / "dataset.parquet"
+    pq.write_table(pa.table({"id": list(prompts), "prompt": list(prompts.values())}), dataset)
+    settings = {
+        "MODEL_NAME": model_folder,
+        "INPUT_PATH": dataset,
+        "OUTPUT_LEN": OUTPUT_LEN,
+        "CONCURRENCY": 2,
+        "PLANNED_MAX_IN_FLIGHT": IN_FLIGHT,
+        "PLANNED_PART_S": 0.1,
+        # Several windows, so that kills also fall between them.
+        "PLANNED_WINDOW_TOKENS": 12_000,
+    }
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'benchmarking' / 'vllm'}",
+        "RAY_ADDRESS": ray_address,
+        "BENCH_PROFILE": "local-cpu",
+        **{f"BENCH_{name}": str(value) for name, value in settings.items()},
+    }
+    return Bench(environment, tmp_path / "run", prompts)
+
+
+def test_without_trouble_every_row_is_given_to_one_engine_once(bench: Bench, tokenizer: Any) -> None:
+    bench.run()
+    bench.assert_all_answered(tokenizer)
+    assert set(bench.given().values()) == {1}
+    assert bench.told() == {"lost_engines": [], "redone_rows": 0, "continued_rows": 0, "given_up": {}}
+    assert not list((bench.folder / "answers").glob("unfinished-*"))
+
+
+def test_a_row_that_engines_refuse_is_named_and_the_others_are_answered(bench: Bench, tokenizer: Any) -> None:
+    row = next(iter(bench.prompts))
+    first = tokenizer.encode(bench.prompts[row])[0]
+    same = frozenset(i for i, prompt in bench.prompts.items() if tokenizer.encode(prompt)[0] == first)
+    bench.run(SIMULATED_REFUSED=first)
+    bench.assert_all_answered(tokenizer, but=same)
+    assert set(bench.told()["given_up"]) == set(map(str, same))
+    assert "does not like it" in bench.told()["given_up"][str(row)]
+
+
+@pytest.mark.slow
+def test_a_row_that_kills_engines_is_named_and_the_others_are_answered(bench: Bench, tokenizer: Any) -> None:
+    deadly = 20_000
+    bench.prompts = {**bench.prompts, deadly: " zebra and nothing else"}
+    first = tokenizer.encode(bench.prompts[deadly])[0]
+    assert sum(tokenizer.encode(prompt)[0] == first for prompt in bench.prompts.values()) == 1
+    dataset = Path(bench.environment["BENCH_INPUT_PATH"])
+    pq.write_table(pa.table({"id": list(bench.prompts), "prompt": list(bench.prompts.values())}), dataset)
+    bench.run(SIMULATED_DEADLY=first)
+    bench.assert_all_answered(tokenizer, but=frozenset([deadly]))
+    assert list(bench.told()["given_up"]) == [str(deadly)]
+    assert len(bench.told()["lost_engines"]) == 4
+
+
+def kill_an_engine(bench: Bench, rng: random.Random) -> None:
+    """A second at most after the first rows were given: its process, or only the simulated core in it."""
+    wait_for(lambda: bool(bench.given()))
+    time.sleep(rng.random())
+    engine = rng.choice(sorted(bench.engines()))
+    if rng.random() < 0.5:
+        (bench.folder / f"{engine}.kill-core").touch()
+    elif psutil.pid_exists(engine):
+        os.kill(engine, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 1)) for seed in range(12)])
+def test_an_engine_killed_at_a_random_moment_costs_no_row_and_doubles_none(
+    seed: int, bench: Bench, tokenizer: Any
+) -> None:
+    with bench.start() as process:
+        kill_an_engine(bench, random.Random(seed))
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors[-3000:]
+    bench.assert_all_answered(tokenizer)
+    given = bench.given()
+    again = sum(given.values()) - len(given)
+    assert again <= IN_FLIGHT + 3
+    assert bool(bench.told()["lost_engines"]) or not again
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(10)])
+def test_a_driver_killed_at_a_random_moment_is_continued_by_the_next_run(
+    seed: int, bench: Bench, tokenizer: Any
+) -> None:
+    with bench.start() as process:
+        wait_for(lambda: bool(bench.given()))
+        time.sleep(random.Random(seed).random())
+        process.kill()
+    before = bench.given()
+    wait_for(lambda: not any(psutil.pid_exists(engine) for engine in bench.engines()))
+    bench.run()
+    bench.assert_all_answered(tokenizer)
+    continued = bench.told()["continued_rows"]
+    computed = sum(bench.given().values())
+    # What was finished is not computed again, but for the rows in flight and those of the last moment's part.
+    in_flight = 2 * IN_FLIGHT
+    a_part = 2 * IN_FLIGHT * 0.5 / (OUTPUT_LEN * 0.01)
+    assert computed - ROWS <= in_flight + a_part
+    assert continued >= sum(before.values()) - in_flight - a_part
+    assert not list((bench.folder / "answers").glob("unfinished-*"))
