@@ -9,7 +9,8 @@ could feed, on this machine's cores, and says nothing about inference. Ray Data'
 engine's in Daft's strategies; prefix-planned tokenises before its engines have anything to do. Each case runs in a
 process of its own; a line for each goes to `orchestration-speed.jsonl`.
 
-    rows/s    rows that reach engines, from when all are ready until the last row is there
+    rows/s    rows that reach engines, from when all are ready until the last row is there. Daft builds the engine of a
+              static batch when its first batch comes: with fewer batches than engines, some are never built
     collect   seconds from then until all rows are back in the driver
 """
 
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +44,8 @@ RAY_CPUS = 512
 
 def main() -> None:
     args = _arguments()
+    # So that a case that is stopped stops its own process, and Ray with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     if args.child:
         print(json.dumps(_carry(*args.child)))
         return

@@ -1,9 +1,9 @@
 """Static batches in time, as Daft's actor pool deals them: LLM.generate on 512 prompts, and on the next 512 after them.
 
 As read in Daft 0.7.26 (`src/daft-local-execution/src/intermediate_ops/distributed_actor_pool_project.rs`): each
-partition goes to a node, the partitions to all nodes in turn. There it has two senders for each engine of the node, that
-hold a batch each until it is done and then take the partition's next one, so a batch is bound to an engine before that
-is free. An engine begins with its first batch when it is ready. A node without a partition stays idle.
+partition goes to a node, the partitions to all nodes in turn. There it has two senders for each engine of the node,
+which hold a batch each until it is done and then take the partition's next one, so a batch is bound to an engine before
+that is free. An engine begins with its first batch when it is ready. A node without a partition stays idle.
 
 Which engine a partition begins with is chance, and so is where Daft's sort cuts partitions, by sampled quantiles. Where
 an engine's share of sorted rows is known, as in a record, ENGINE_ROWS says it.
