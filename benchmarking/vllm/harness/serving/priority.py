@@ -1,6 +1,6 @@
 """Whose turn comes first where client and server share a few cores: the client's, since it holds the clock.
 
-With two busy processes a core, a sleeping thread woke 1 to 3.5 ms late (p99) at normal priority, 0.25 ms late with this.
+With two busy processes a core, a sleeping thread woke 1 to 3.5 ms late (p99) at normal priority, and 0.25 ms late so.
 """
 
 import contextlib
