@@ -144,7 +144,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float, fl
     draw = random.Random(0)
     middles = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     ends = middles[int(0.025 * RESAMPLES)], middles[int(0.975 * RESAMPLES)]
-    return *(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(ratios), *ends  # type: ignore[return-value]
+    return *(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(ratios), *ends
 
 
 def uncancelled(request: traffic.Request) -> traffic.Request:
