@@ -44,7 +44,8 @@ def main() -> None:
     for number, run in enumerate(runs):
         others = [*runs[:number], *runs[number + 1 :]]
         fitted = calibration.predict(run, readings["attention"])
-        predicted = calibration.predict(run, calibration.calibrate(others, args.results))
+        without = calibration.calibrate(others, args.results, near=readings["attention"])
+        predicted = calibration.predict(run, without)
         off += [abs(_off(run, predicted))] if run.plain else []
         print(_line(run, fitted, predicted))
     print(f"{len(off)} runs, each predicted from the others: the worst steady time is off by {max(off):.1%}")

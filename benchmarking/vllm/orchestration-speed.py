@@ -9,7 +9,8 @@ could feed, on this machine's cores, and says nothing about inference. Ray Data'
 engine's in Daft's strategies; prefix-planned tokenises before its engines have anything to do. Each case runs in a
 process of its own; a line for each goes to `orchestration-speed.jsonl`.
 
-    rows/s    rows that reach engines, from when all are ready until the last row is there
+    rows/s    rows that reach engines, from when all are ready until the last row is there. Daft builds the engine of a
+              static batch when its first batch comes: with fewer batches than engines, some are never built
     collect   seconds from then until all rows are back in the driver
 """
 
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +44,8 @@ RAY_CPUS = 512
 
 def main() -> None:
     args = _arguments()
+    # So that a case that is stopped stops its own process, and Ray with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     if args.child:
         print(json.dumps(_carry(*args.child)))
         return
@@ -51,7 +55,7 @@ def main() -> None:
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:
         for strategy in args.strategies:
-            found = _measure(strategy, engines, dataset)
+            found = _measure(strategy, engines, args.rows, dataset)
             print(
                 f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}"
             )
@@ -68,7 +72,7 @@ def _dataset(rows: int) -> str:
     return f"{folder}/{generator.make(Shape(rows, min(512, rows), 256, 256), tokenizer, folder)['name']}.parquet"
 
 
-def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
+def _measure(strategy: str, engines: int, rows: int, dataset: str) -> dict[str, Any]:
     """One case in a process of its own, with Ray and all."""
     folder = Path(tempfile.mkdtemp()) / str(time.time())
     folder.mkdir()
@@ -82,6 +86,8 @@ def _measure(strategy: str, engines: int, dataset: str) -> dict[str, Any]:
         "BENCH_INPUT_PATH": dataset,
         "BENCH_CONCURRENCY": str(engines),
         "BENCH_GPUS_PER_ENGINE": "0",
+        # As many rows a block as config.py gives to the published sets.
+        "BENCH_RAY_BLOCKS": str(max(rows * config.RAY_BLOCKS // config.DATASET_ROWS, engines)),
         # Instant engines have no steps by which prefix-planned could pace its prompts.
         "BENCH_PLANNED_PACE": "0",
     }

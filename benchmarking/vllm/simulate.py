@@ -68,7 +68,8 @@ def _jobs(
     for strategy in args.strategies:
         limited = default_limits.unset(limits, strategy, gpu) if args.limits == "unset" else limits
         began = time.perf_counter()
-        fleet = Fleet(ready, args.engines_a_node, limited, way.time, front_end_s)
+        submit_s = 1 / args.submit_rows_per_s if args.submit_rows_per_s else 0.0
+        fleet = Fleet(ready, args.engines_a_node, limited, way.time, front_end_s, submit_s)
         yield job.simulate(strategy, dataset, knobs, fleet), time.perf_counter() - began
 
 
@@ -93,7 +94,8 @@ def _speed_up(outcomes: dict[str, Outcome], strategy: str) -> str:
 
 def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tuple[Outcome, float]]]) -> None:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    setting = {"gpu": args.gpu, "engines": args.engines, "engines_a_node": args.engines_a_node, "rows": args.rows}
+    asked = ("gpu", "engines", "engines_a_node", "rows", "submit_rows_per_s")
+    setting = {name: getattr(args, name) for name in asked}
     with (args.results / "simulations.jsonl").open("a", encoding="utf-8") as file:
         for way, outcomes in results.items():
             for outcome, took_s in outcomes:
@@ -120,6 +122,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prefixes", type=int, nargs="*", default=[8, 64, 512, 4096, 0])
     parser.add_argument("--strategies", nargs="*", default=list(job.STRATEGIES), help="others than all")
     parser.add_argument("--limits", choices=("pinned", "unset"), default="pinned")
+    parser.add_argument(
+        "--submit-rows-per-s",
+        type=float,
+        help="rows that Daft's provider hands over (orchestration-speed.py); any number",
+    )
     parser.add_argument("--results", type=Path, default=Path(config.RESULTS_PATH), help="folder of calibration.json")
     parser.add_argument("--write", action="store_true", help="append to simulations.jsonl there")
     return parser.parse_args()

@@ -22,6 +22,7 @@ from harness.simulation.outcome import Outcome
 from harness.simulation.step_time import Efficiency
 
 SCHEMA = 1
+_KEPT: dict[tuple[str, Efficiency], list[Any]] = {}
 
 
 class Start(NamedTuple):
@@ -94,8 +95,8 @@ def _make_structure(path: Path, record: Record, datasets: str | None, tokenizer:
     stored_structure.write(path, prompts.data)
 
 
-def calibrate(runs: list[Run], results: Path, reading: str = "attention") -> Efficiency:
-    """The efficiency that fits the plain ones of `runs` best.
+def calibrate(runs: list[Run], results: Path, reading: str = "attention", near: Efficiency | None = None) -> Efficiency:
+    """The efficiency that fits the plain ones of `runs` best; `near` is that of nearly the same runs.
 
     Raises ValueError if there is none, if they mix models or GPUs, or if none shows how fast requests arrive.
     """
@@ -106,8 +107,16 @@ def calibrate(runs: list[Run], results: Path, reading: str = "attention") -> Eff
     if any(run.least != least for run in runs):
         raise ValueError("expected records of one model on one kind of GPU, found several; fit each on its own")
     front_end_s = record_run.front_end_s_a_token([run.record for run in runs], results)
-    given = [(partial(record_run.traces, *run), record_run.measured(run.record)) for run in runs]
-    return fitting.fit(given, least, front_end_s, reading)
+    given = [(partial(_traces, run), record_run.measured(run.record)) for run in runs]
+    return fitting.fit(given, least, front_end_s, reading, near)
+
+
+def _traces(run: Run, efficiency: Efficiency) -> list[Any]:
+    """Kept, since fits that each leave one run out ask for the same ones."""
+    key = (run.record["run_id"], efficiency)
+    if key not in _KEPT:
+        _KEPT[key] = record_run.traces(*run, efficiency)
+    return _KEPT[key]
 
 
 def predict(run: Run, efficiency: Efficiency) -> Outcome:

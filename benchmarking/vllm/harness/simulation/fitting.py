@@ -40,16 +40,21 @@ Simulate = Callable[[Efficiency], list[Any]]
 
 
 def fit(
-    runs: Sequence[tuple[Simulate, Measured]], least: StepCost, front_end_s_a_token: float, reading: str
+    runs: Sequence[tuple[Simulate, Measured]],
+    least: StepCost,
+    front_end_s_a_token: float,
+    reading: str,
+    near: Efficiency | None = None,
 ) -> Efficiency:
     """The efficiency under which simulated prefill and decode seconds come nearest to the measured ones.
 
     Each run counts the same: its differences are shares of its own busy time. So does the sum of the two, which is
-    exact, whereas the probe looks every 20 ms and so cannot always tell steps of 10 ms apart.
+    exact, whereas the probe looks every 20 ms and so cannot always tell steps of 10 ms apart. `near` is a fit to nearly
+    the same runs, whose steps are near enough.
     """
     wanted = np.array([measured for _, measured in runs])
-    found = _efficiency(np.array(BEGIN[reading]), front_end_s_a_token, reading)
-    for _ in range(ROUNDS):
+    found = near or _efficiency(np.array(BEGIN[reading]), front_end_s_a_token, reading)
+    for _ in range(1 if near else ROUNDS):
         traces = [simulate(found) for simulate, _ in runs]
 
         def differences(values: Float64s, traces: list[list[Any]] = traces) -> Float64s:

@@ -1,6 +1,7 @@
 """A record's run, simulated under what its engines really ran with, beside what it measured.
 
-Taken from the record: limits, knobs, when each engine was ready. Everything after that is predicted.
+Taken from the record: limits, knobs, when each engine was ready, and what chance gave each of several engines of
+naive-batch-sorted (static_batches.py). Everything after that is predicted.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,14 @@ def knobs(record: Record) -> dict[str, Any]:
     """
     found = record_forecast.settings(record)
     blocks = found["RAY_BLOCKS"] if "DATASET_FILES" in found else files(record)
-    return {**found, "RAY_BLOCKS": blocks}
+    chance = {"ENGINE_ROWS": _rows_by_engine(record)} if record["strategy"] == "naive-batch-sorted" else {}
+    return {**found, "RAY_BLOCKS": blocks, **chance}
+
+
+def _rows_by_engine(record: Record) -> list[int]:
+    """Rows that each engine finished, in the order of `fleet`."""
+    engines = sorted(record["engines"], key=lambda engine: float(engine["timeline_s"]["ready"]))
+    return [sum(engine["after"]["finished"].values()) for engine in engines]
 
 
 def files(record: Record) -> int:

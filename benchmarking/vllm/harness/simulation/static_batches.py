@@ -1,14 +1,18 @@
 """Static batches in time, as Daft's actor pool deals them: LLM.generate on 512 prompts, and on the next 512 after them.
 
-As read in Daft 0.7.26 (`src/daft-local-execution/src/intermediate_ops/distributed_actor_pool_project.rs`): nothing is
-dealt before all engines are ready. Each partition goes to a node, the partitions to all nodes in turn. There it has two
-senders for each engine of the node, that hold a batch each until it is done and then take the partition's next one, so
-a batch is bound to an engine before that is free. A node without a partition stays idle.
+As read in Daft 0.7.26 (`src/daft-local-execution/src/intermediate_ops/distributed_actor_pool_project.rs`): each
+partition goes to a node, the partitions to all nodes in turn. There it has two senders for each engine of the node,
+which hold a batch each until it is done and then take the partition's next one, so a batch is bound to an engine before
+that is free. An engine begins with its first batch when it is ready. A node without a partition stays idle.
+
+Which engine a partition begins with is chance, and so is where Daft's sort cuts partitions, by sampled quantiles. Where
+an engine's share of sorted rows is known, as in a record, ENGINE_ROWS says it.
 """
 
 import random
 from collections import deque
 
+import numpy as np
 from harness.prediction import feeding
 from harness.prediction.compiled import Int32s
 from harness.prediction.feeding import Dataset, Knobs
@@ -38,9 +42,13 @@ def run(strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -> tuple[li
             bound[engine].append((partition, partition.popleft()))
         serve(engine, at_s)
 
-    _bind(_partitions(strategy, dataset, knobs), fleet.nodes(), bound)
+    if "ENGINE_ROWS" in knobs:
+        for engine, rows in enumerate(np.split(dataset.order.rows, np.cumsum(knobs["ENGINE_ROWS"])[:-1])):
+            bound[engine].extend((deque(), batch) for batch in _batches(rows, knobs))
+    else:
+        _bind(_partitions(strategy, dataset, knobs), fleet.nodes(), bound)
     for engine in range(len(engines)):
-        serve(engine, max(fleet.ready_s))
+        serve(engine, fleet.ready_s[engine])
     play(engines, more)
     return engines, max(engine.last_token_s() for engine in engines)
 
@@ -49,11 +57,15 @@ def _partitions(strategy: str, dataset: Dataset, knobs: Knobs) -> list[Batches]:
     """Each partition's batches; those of one that holds several files end with each file."""
     sort = strategy == "naive-batch-sorted"
     pieces = feeding.sorted_partitions(dataset, knobs) if sort else feeding.file_partitions(dataset, knobs)
-    size, batches = knobs["NAIVE_BATCH_SIZE"], [deque[Int32s]() for _ in range(knobs["NAIVE_PARTITIONS"])]
+    partitions = [deque[Int32s]() for _ in range(knobs["NAIVE_PARTITIONS"])]
     for number, piece in enumerate(pieces):
-        partition = batches[number * len(batches) // len(pieces)]
-        partition.extend(piece[start : start + size] for start in range(0, len(piece), size))
-    return batches
+        partitions[number * len(partitions) // len(pieces)].extend(_batches(piece, knobs))
+    return partitions
+
+
+def _batches(rows: Int32s, knobs: Knobs) -> list[Int32s]:
+    size = knobs["NAIVE_BATCH_SIZE"]
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _bind(partitions: list[Batches], nodes: list[list[int]], bound: list[deque[tuple[Batches, Int32s]]]) -> None:
