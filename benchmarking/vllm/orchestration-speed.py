@@ -38,6 +38,8 @@ INSTANT = overrides.SUITE_DIR / "harness" / "simulation" / "instant_engines"
 STRATEGIES = ("naive-batch", "continuous-batch", "prefix-bucketing", "ray-data", "prefix-planned")
 ENGINES = (1, 4, 16, 64)
 TIMEOUT_S = 600
+# Ray and Daft print lines of their own.
+MARK = "carried: "
 # More than any machine has cores: Ray's CPUs are logical, and every actor and stage wants its own.
 RAY_CPUS = 512
 
@@ -47,7 +49,7 @@ def main() -> None:
     # So that a case that is stopped stops its own process, and Ray with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     if args.child:
-        print(json.dumps(_carry(*args.child)))
+        print(MARK, json.dumps(_carry(*args.child)), sep="")
         return
     dataset = _dataset(args.rows)
     Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def _measure(strategy: str, engines: int, rows: int, dataset: str) -> dict[str, 
         shutil.rmtree(folder.parent)
     if done.returncode or not kept:
         raise RuntimeError(f"{strategy} on {engines} instant engines failed:\n{done.stderr[-3000:]}")
-    child = json.loads(done.stdout.splitlines()[-1])
+    child = json.loads(next(line for line in done.stdout.splitlines() if line.startswith(MARK)).removeprefix(MARK))
     seconds = kept.last_row_s - kept.ready_s
     return {
         "schema": 1,
