@@ -75,7 +75,7 @@ def test_shared_prefixes_are_found_counted_and_forecast(run: Any, tmp_path: Path
     assert found["possible_hits"] == 190 * 48
     rates = {row["strategy"]: row["hit_rate"] for row in report["strategies"]}
     assert set(rates) == {"naive-batch", "naive-batch-sorted", "continuous-batch", "continuous-batch-sorted",
-                          "prefix-bucketing", "ray-data", "perfect-placement"}  # fmt: skip
+                          "prefix-bucketing", "ray-data", "prefix-planned", "perfect-placement"}  # fmt: skip
     assert max(rates.values()) <= found["possible_hit_rate"]
     # Ten groups on two engines: each has to be computed twice in arrival order, once when placed well.
     assert rates["continuous-batch"] < rates["perfect-placement"]
@@ -83,7 +83,7 @@ def test_shared_prefixes_are_found_counted_and_forecast(run: Any, tmp_path: Path
     assert all(row["lowest"] <= row["speedup"] <= row["highest"] for row in report["strategies"])
     svg = (tmp_path / "rates.svg").read_text()
     assert svg.startswith("<svg")
-    assert svg.count("<polyline") == 7
+    assert svg.count("<polyline") == 8
     text = "\n".join(report["text"])
     assert "200 prompts share 10 prefixes of 48 tokens" in text
     assert "at 3 an hour" in text
@@ -103,7 +103,7 @@ def test_prompts_that_share_nothing_have_nothing_to_gain(
 def test_a_cache_too_small_for_the_prefixes_makes_order_pay(run: Any, tmp_path: Path) -> None:
     file = write(tmp_path / "my.parquet", id=range(800), prompt=texts(800, 40))
     advice = json.loads(run(file, "--json", "--engines", "1", "--kv-tokens", "400"))["advice"]
-    assert advice["best"] in ("naive-batch-sorted", "continuous-batch-sorted", "prefix-bucketing")
+    assert advice["best"] in ("naive-batch-sorted", "continuous-batch-sorted", "prefix-bucketing", "prefix-planned")
     assert advice["order_gain"] > 1.1
 
 
