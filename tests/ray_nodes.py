@@ -18,7 +18,7 @@ import ray
 
 PORT, DASHBOARD_PORT = 6391, 8291
 HEAD = str(ray.util.get_node_ip_address())
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 
 
 @dataclass
@@ -100,6 +100,8 @@ def cluster(workers: int, **environ: str) -> Iterator[Nodes]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("BENCH_", "RAY_", "PYTHONPATH"))}
     # Ray 2.59 turns tokens on where an earlier local Ray left one in the home folder.
     kept["RAY_AUTH_MODE"] = "disabled"
+    # The `python` of a job's entry point is that of its node.
+    kept["PATH"] = f"{Path(sys.executable).parent}:{kept['PATH']}"
     # Sockets lie in these folders, and their paths must be shorter than 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     nodes = Nodes(folder, {**kept, **environ})

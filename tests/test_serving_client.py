@@ -20,7 +20,7 @@ from harness.serving.traffic import Request
 
 SUITE = Path(row.__file__).resolve().parents[2]
 TARGETS = Targets(ttft_s=0.5, itl_s=0.1, e2e_s=None, error_share=0.01)
-QUICK = Limits(request_timeout_s=0.4, drain_s=1.5)
+QUICK = Limits(request_timeout_s=2, drain_s=5)
 
 
 def load(address, count, gap_s=0.002, limits=QUICK, output_len=2, cancel_after=None):
@@ -112,7 +112,7 @@ def test_failures_are_counted_by_cause_and_are_in_no_percentile():
             say.done()
         elif kind == 6:
             say.head()
-            await asyncio.sleep(1)
+            await asyncio.sleep(60)
         else:
             await asyncio.sleep(0.02)
             say.whole()
@@ -288,7 +288,9 @@ def test_a_cancelled_request_is_neither_success_nor_failure_and_its_connection_i
 
     with answering(endless) as address:
         _, side = load(address, 8, output_len=100, cancel_after=3)
-        time.sleep(0.2)
+        until = time.perf_counter() + 5
+        while len(gone) < 8 and time.perf_counter() < until:
+            time.sleep(0.05)
     assert side["counts"]["cancelled"] == 8
     assert side["wasted_tokens"] == 24
     assert side["latency"]["ttft_s"]["count"] == 0
@@ -331,14 +333,6 @@ def test_the_servers_priority_is_lowered_where_the_clients_may_not_be_raised(mon
 
     monkeypatch.setattr(os, "setpriority", forbidden)
     assert priority.lowered(["serve"]) == ["nice", "-n", "10", "serve"]
-
-
-def test_the_client_holds_its_rate_and_a_thousand_streams(tmp_path):
-    """A small version of what client-capacity.py measures (500 requests/s, 2,000 streams)."""
-    row = capacity(str(tmp_path), "--rate", "250", "--streams", "1000", "--seconds", "5")
-    assert row["completed"] == 1250
-    assert row["sent_rps"] == pytest.approx(row["offered_rps"], rel=0.02)
-    assert row["streams_open"] > 900
 
 
 @pytest.mark.slow

@@ -107,13 +107,12 @@ def test_cancelled_requests_leave_nothing_in_the_servers_memory(running, words):
 
 def test_a_burst_of_ten_times_the_rate_is_refused_beyond_the_limit_and_loses_no_request(running, words):
     load = mixed(words, 300, 600, chat=1.0)
-    found, outcomes = row.measure(running, load, Limits(20, 20, retries=1), TARGETS)
+    found, outcomes = row.measure(running, load, LIMITS, TARGETS)
     counts = found["counts"]
     assert counts["offered"] == 300
     assert counts["completed"] + counts["refused"] + counts["failed"] + counts["cancelled"] == 300
     assert counts["refused"] > 0
     assert counts["failed"] == 0
-    assert counts["attempts"] > 300
     assert {one.cause for one in outcomes if one.result == "refused"} == {"HTTP 429"}
     assert found["server"]["finished"] == {"length": counts["completed"]}
     assert (found["server"]["running_max"] or 0) <= LIMIT

@@ -91,6 +91,13 @@ def test_more_throughput_with_a_worse_p95_than_the_next_lower_rate_is_past_the_c
     assert found.change == "set admission_limit near 30"
 
 
+def test_a_rate_far_past_the_concurrency_has_that_cause_too():
+    low, high = row(rate=20, ttft=0.7, completed=300), row(rate=40, ttft=1.2, completed=330)
+    found = diagnosis.of(high, low)
+    assert "past the target's concurrency" in found.cause
+    assert found.change == "set admission_limit as at lower rates"
+
+
 def test_a_row_within_its_targets_has_no_cause():
     assert diagnosis.of(row(), None).cause == "targets hold"
 

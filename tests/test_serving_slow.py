@@ -12,11 +12,16 @@ from harness.serving import page, row_file
 
 
 @pytest.mark.slow
-def test_the_figures_are_those_of_vllms_own_load_generator(model_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [("--stub", "--rounds", "3"), ("--rounds", "4", "--rate", "4")], ids=["stub", "vllm"]
+)
+def test_the_figures_are_those_of_vllms_own_load_generator(
+    options: tuple[str, ...], model_folder: Path, tmp_path: Path
+) -> None:
     lengths = {"SERVING_CHAT_OUTPUT_LEN": "48", "SERVING_LONG_OUTPUT_LEN": "48", "SERVING_AGENT_OUTPUT_LEN": "32"}
     knobs = {"PROFILE": "local-cpu", "MODEL_NAME": str(model_folder), "RESULTS_PATH": str(tmp_path), **lengths}
     environment = os.environ | {f"BENCH_{name}": value for name, value in knobs.items()}
-    command = [sys.executable, str(SUITE_DIR / "serving-parity.py"), "--rounds", "4", "--rate", "4"]
+    command = [sys.executable, str(SUITE_DIR / "serving-parity.py"), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     ratios = json.loads(done.stdout.splitlines()[-1])["ratios"]

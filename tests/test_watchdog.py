@@ -80,7 +80,12 @@ def test_an_engine_whose_probe_failed_is_named_as_unseen_and_not_as_stalled() ->
 
 def test_rows_that_are_run_again_and_again_are_given_up_with_both_token_counts() -> None:
     log = log_of(story("a", ready=time.time() - 100))
-    assert watchdog(log, expected_tokens=501).verdict() is None
+    assert watchdog(log, expected_tokens=500).verdict() is None
     log.losses.append("node 10.0.0.3 is gone")
-    verdict = str(watchdog(log, expected_tokens=500).verdict())
-    assert "generated 1000 tokens where 500 were asked for, and the rows are not back: node 10.0.0.3 is gone" in verdict
+    verdict = str(watchdog(log, expected_tokens=499).verdict())
+    assert "generated 1000 tokens where 499 were asked for, and the rows are not back: node 10.0.0.3 is gone" in verdict
+
+
+def test_a_run_with_nothing_left_to_generate_is_no_runaway() -> None:
+    log = log_of(story("a", ready=time.time() - 100, samples=((10.0, 0),)))
+    assert watchdog(log, expected_tokens=0).verdict() is None

@@ -11,8 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +21,10 @@ import config
 import numpy as np
 import uvloop
 from harness import machine
-from harness.serving import client
+from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
 
-SUITE = Path(__file__).resolve().parent
 GAP_S = 0.2
 
 
@@ -41,17 +38,14 @@ def main() -> None:
     tokens = round(options.streams / options.rate / GAP_S)
     arrivals = poisson(options.rate, options.seconds)
     cores = sorted(os.sched_getaffinity(0))
-    command = [sys.executable, "-m", "harness.serving.stub", "--tokens", str(tokens), "--gap-ms", str(1000 * GAP_S)]
-    with subprocess.Popen(command, cwd=SUITE, stdout=subprocess.PIPE, text=True) as stub:
-        assert stub.stdout is not None
-        os.sched_setaffinity(stub.pid, cores[1:] or cores)
-        endpoint = Endpoint(f"http://127.0.0.1:{int(stub.stdout.readline())}")
+    found = {}
+    with stub.running(tokens, GAP_S) as (endpoint, process):
+        os.sched_setaffinity(process, cores[1:] or cores)
         os.sched_setaffinity(0, cores[:1])
-        try:
-            clients = {"suite": lambda: ours(endpoint, arrivals, tokens), "aiohttp": lambda: theirs(endpoint, arrivals)}
-            found = {name: run() for name, run in clients.items() if options.client in (None, name)}
-        finally:
-            stub.kill()
+        if options.client != "aiohttp":
+            found["suite"] = ours(endpoint, arrivals, tokens)
+        if options.client != "suite":
+            found["aiohttp"] = theirs(endpoint, arrivals)
     for name, row in found.items():
         print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
     record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}

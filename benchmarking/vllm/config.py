@@ -107,7 +107,8 @@ PLANNED_MAX_IN_FLIGHT: int = 512
 # decodes, 0 admits whatever fits at once, in waves.
 PLANNED_PACE: float = 1.0
 # Tokens of the prompts that are planned together, in memory on the driver (4 bytes each, and twice for a while). A
-# prefix is computed once an engine in each such window; the published sets have 102 million tokens, one window.
+# prefix is computed once an engine in each such window. The first window has a 16th of it, each next one twice as
+# much, so that engines start early.
 PLANNED_WINDOW_TOKENS: int = 128_000_000
 # Engines that are replaced when they die, over the whole run. A row that kills every engine it runs in is found out
 # with four.

@@ -1,11 +1,12 @@
 """Whether this suite measures what `vllm bench serve` measures: both offer one trace to one server, in turn.
 
     BENCH_PROFILE=local-cpu python benchmarking/vllm/serving-parity.py --rounds 6
+    BENCH_PROFILE=local-cpu python benchmarking/vllm/serving-parity.py --stub     # a server that speaks at fixed times
 
 Same prompts, lengths, arrival times and request fields; the prefix cache is emptied before each turn. Compared are
 completed requests/s and the percentiles of TTFT, inter-token latency and end to end, from the moment of sending, as
-vLLM's generator counts. Prints each ratio of medians with its 95 % interval, and one JSON line last, which is appended
-to RESULTS_PATH/serving-parity.jsonl.
+vLLM's generator counts; on the stub, only the generators and what they count differ. Prints each ratio with its 95 %
+interval, and one JSON line last, which is appended to RESULTS_PATH/serving-parity.jsonl.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 
 import config
 from harness import machine
-from harness.serving import configurations, prefix_cache, priority, row, server, traffic, warmup, workload
+from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
 from harness.serving.server import Server
@@ -35,6 +36,7 @@ Figures = dict[str, float]
 BODY = {"temperature": 0, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 PERCENTILES = (50.0, 95.0)
 RESAMPLES = 10_000
+STUB_TOKENS, STUB_GAP_S = 20, 0.05
 
 
 def main() -> None:
@@ -42,16 +44,31 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="turns of each, after one of each that is left out")
     parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals in a turn")
+    parser.add_argument("--stub", action="store_true", help="20 tokens, 50 ms apart, from a server without a model")
     options = parser.parse_args()
     offered, warm = workload.load()
     # vLLM's generator cannot cancel.
     timed = [(at, uncancelled(request)) for at, request in offered.at(options.rate, options.seconds)]
+    if options.stub:
+        timed = [(at, dataclasses.replace(request, output_len=STUB_TOKENS)) for at, request in timed]
+        with stub.running(STUB_TOKENS, STUB_GAP_S) as (endpoint, _):
+            turns = take_turns(Server(endpoint, configurations.MODEL), timed, options.rounds)
+    else:
+        turns = on_an_engine(warm, timed, options.rounds)
+    asked = {"rate_rps": options.rate, "seconds": options.seconds, "requests": len(timed)}
+    report(turns, {"server": "stub" if options.stub else "vllm", **asked})
+
+
+def on_an_engine(warm: list[traffic.Request], timed: Timed, rounds: int) -> list[dict[str, Figures]]:
     (baseline,) = configurations.parse(configurations.BASELINE)
     log = Path(config.RESULTS_PATH) / "logs" / "serving-parity.log"
     with server.running(baseline, log, server.start_timeout_s()) as running:
         warmup.run(running, warm, baseline.at_once(), server.start_timeout_s())
-        turns = [turn(running, timed, number) for number in range(options.rounds + 1)][1:]
-    report(turns, {"rate_rps": options.rate, "seconds": options.seconds, "requests": len(timed)})
+        return take_turns(running, timed, rounds)
+
+
+def take_turns(running: Server, timed: Timed, rounds: int) -> list[dict[str, Figures]]:
+    return [turn(running, timed, number) for number in range(rounds + 1)][1:]
 
 
 def turn(running: Server, timed: Timed, number: int) -> dict[str, Figures]:
@@ -133,6 +150,7 @@ def report(turns: Sequence[dict[str, Figures]], conditions: dict[str, Any]) -> N
         print(f"{name:15} {suite:9.4f} {vllm:9.4f} {middle:7.3f}  {low:.3f} to {high:.3f}")
     record = {**conditions, "turns": turns, "ratios": compared, "versions": machine.versions(), "commit": commit()}
     line = json.dumps(record)
+    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
     with (Path(config.RESULTS_PATH) / "serving-parity.jsonl").open("a") as file:
         file.write(line + "\n")
     print(line)
@@ -144,7 +162,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float, fl
     draw = random.Random(0)
     middles = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     ends = middles[int(0.025 * RESAMPLES)], middles[int(0.975 * RESAMPLES)]
-    return *(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(ratios), *ends  # type: ignore[return-value]
+    return *(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(ratios), *ends
 
 
 def uncancelled(request: traffic.Request) -> traffic.Request:

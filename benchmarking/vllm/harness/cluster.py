@@ -141,7 +141,4 @@ def _configure_engines() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # The newer Parquet reader, default in Ray 2.58 and 2.59, makes blocks by size whatever RAY_BLOCKS says: 2.59 makes
-    # one of a small dataset, and one engine gets all of it.
-    context.use_datasource_v2 = False
     quiet.silence_ray_loggers()

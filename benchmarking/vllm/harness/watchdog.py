@@ -109,7 +109,7 @@ class Watchdog:
     def _runaway(self) -> str | None:
         """Daft 0.7.26 hands the rows of its provider to the engines that are left again and again after one is lost."""
         tokens = self._log.total("generation_tokens")
-        if tokens < RUNAWAY * self._expected:
+        if tokens <= RUNAWAY * self._expected:
             return None
         return (
             f"the engines generated {tokens} tokens where {self._expected} were asked for, and the rows are not back: "

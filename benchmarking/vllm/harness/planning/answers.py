@@ -8,7 +8,6 @@ killed before that is continued by the next one that is asked for the same.
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import config
@@ -28,7 +27,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._decode = ray.remote(text.decode)
-        self._file = Path(tempfile.mkstemp(suffix=".answers")[1])
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (a name-less file, gone with this process)
         self._sink: Any = None
         # One thread, so that batches are written one after the other while the engines run.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="answers")
@@ -68,8 +67,9 @@ class Answers:
         if self._sink is None:
             return pa.table({"id": [], "output": [], "output_tokens": []})
         self._sink.close()
-        table: pa.Table = pa.ipc.open_stream(pa.memory_map(str(self._file))).read_all()
-        self._file.unlink()  # The table keeps it until it is dropped.
+        self._file.flush()
+        # The table is a view of the file, which is there as long as somebody looks at it.
+        table: pa.Table = pa.ipc.open_stream(pa.memory_map(f"/proc/self/fd/{self._file.fileno()}")).read_all()
         return table
 
     def _write(self, ids: pa.Array, output: Any, lengths: Any) -> None:
@@ -81,7 +81,7 @@ class Answers:
 
     def _spool(self, batch: pa.RecordBatch) -> None:
         if self._sink is None:
-            self._sink = pa.ipc.new_stream(str(self._file), batch.schema)
+            self._sink = pa.ipc.new_stream(self._file, batch.schema)
         self._sink.write_batch(batch)
 
     def _take_over(self) -> pa.Array:

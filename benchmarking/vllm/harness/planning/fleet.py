@@ -87,9 +87,8 @@ class Fleet:
 
     def _start(self, number: int) -> Engine:
         options = {"num_cpus": 0, "num_gpus": config.GPUS_PER_ENGINE, "max_restarts": 0}
-        actor = (
-            ray.remote(EngineActor).options(**options).remote(self._build, engine_args(), dict(config.SAMPLING_PARAMS))
-        )
+        engine = ray.remote(EngineActor).options(**options)
+        actor = engine.remote(self._build, engine_args(), dict(config.SAMPLING_PARAMS))
         return Engine(number, actor, actor.start.remote())
 
     def _is_low(self) -> bool:
@@ -102,31 +101,33 @@ class Fleet:
             self._queues.add(window, sorted(self._engines))
 
     def _hand_out(self, more_to_come: bool) -> None:
-        """Fills up what the engines have in hand; less and less of it, once the last rows are planned."""
-        alone = len(self._engines) == 1
+        """Fills up what the engines have in hand, and asks them for news."""
+        wanted = self._wanted_in_hand(more_to_come)
         for engine in [engine for engine in self._engines.values() if engine.ready]:
-            if self._runs_suspects(engine):
-                continue
-            fair = len(self._queues) // (2 * len(self._engines))
-            most = most_in_flight()
-            wanted = most if more_to_come or alone else min(max(fair, FEWEST_IN_HAND), most)
-            # A request in hand is worth asking for from half of it down.
-            if engine.in_hand <= wanted // 2:
+            usual = not self._runs_suspects(engine)
+            # Not for a row or two: they would come one by one.
+            if usual and engine.in_hand <= wanted // 2:
                 self._give(engine, self._queues.take(engine.number, wanted - engine.in_hand))
             if engine.call is None:
-                engine.call = engine.actor.report.remote(wanted // 2 if len(self._queues) else 0)
+                engine.call = engine.actor.report.remote(wanted // 2 if usual and wanted else 0)
+
+    def _wanted_in_hand(self, more_to_come: bool) -> int:
+        """Rows that an engine should have in hand: less and less, once the last rows are planned."""
+        rows, most = len(self._queues), most_in_flight()
+        if more_to_come or len(self._engines) == 1:
+            return most if rows else 0
+        return min(max(rows // (2 * len(self._engines)), FEWEST_IN_HAND), most) if rows else 0
 
     def _runs_suspects(self, engine: Engine) -> bool:
         """Suspects run on one engine, which is given nothing else from now on until they are through."""
         if engine.apart and not engine.given:
             engine.apart = False
-        if self._suspects and engine.number == min(self._engines) and not engine.given:
+        if not self._suspects or engine.number != min(self._engines):
+            return engine.apart
+        if not engine.given:
             engine.apart = True
             self._give(engine, self._stretches(self._suspects.take()))
-        waits = bool(self._suspects) and engine.number == min(self._engines)
-        if (engine.apart or waits) and engine.call is None:
-            engine.call = engine.actor.report.remote(0)
-        return engine.apart or waits
+        return True
 
     def _give(self, engine: Engine, stretches: list[Stretch]) -> None:
         places = [(window, place) for window, begin, end in stretches for place in range(begin, end)]
@@ -145,14 +146,14 @@ class Fleet:
         calls = {engine.call: engine for engine in self._engines.values() if engine.call is not None}
         ray.wait(list(calls), num_returns=1, timeout=LOOK_S)
         for call in ray.wait(list(calls), num_returns=len(calls), timeout=0)[0]:
-            engine, engine_said = calls[call], None
+            engine = calls[call]
             engine.call = None
             try:
-                engine_said = ray.get(call)
+                said = ray.get(call)
             except ray.exceptions.RayError as error:
                 self._lost(engine, _reason(error))
             else:
-                self._heard(engine, engine_said, answers)
+                self._heard(engine, said, answers)
 
     def _heard(self, engine: Engine, report: Report | None, answers: Answers) -> None:
         if report is None:  # start() has returned

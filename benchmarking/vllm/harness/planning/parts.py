@@ -38,7 +38,8 @@ class Parts:
         return cls(files, f"{folder}/unfinished-{_digest(continuity.current.fingerprint)}")
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self.files.create_dir(self.folder)
+        if not self.count:
+            self.files.create_dir(self.folder)
         name = f"{self.run}-{self.count:06}.parquet"
         self.count += 1
         # A put to S3 is atomic by itself; locally a rename is.

@@ -15,7 +15,7 @@ class Survival:
         # By age, which is tokens generated: from 0 to max_tokens.
         self._reached = np.zeros(max_tokens + 2, np.int64)
         self._ended = np.zeros(max_tokens + 2, np.int64)
-        self._refresh()
+        self._estimate()
 
     def reached(self, ages: Int64s) -> None:
         """Requests that have just generated their token of that number."""
@@ -23,7 +23,7 @@ class Survival:
 
     def ended(self, age: int) -> None:
         self._ended[min(age, len(self._ended) - 1)] += 1
-        self._refresh()
+        self._estimate()
 
     def chances(self, ages: Int64s, since: Int64s) -> npt.NDArray[np.float64]:
         """[requests, steps]: that a request which has lived until `since` holds its blocks at each of `ages`.
@@ -35,7 +35,7 @@ class Survival:
         given = np.maximum(self._chance[np.clip(since, 0, last)], 1e-9)
         return np.where(ages < 0, 0.0, np.minimum(to / given[:, None], 1.0))
 
-    def _refresh(self) -> None:
+    def _estimate(self) -> None:
         going_on = 1 - self._ended[1:-1] / (np.maximum(self._reached[1:-1], self._ended[1:-1]) + 1)
         # chance[a]: to reach age a. Blocks are given back when the step after the last token is planned, so a request
         # still holds them at the age at which it ends.

@@ -14,6 +14,8 @@ import pyarrow as pa
 from harness.planning.window import Int32s, Int64s
 from harness.preflight import prompt_length
 
+HALF_CHARACTER = "\ufffd"
+
 
 @cache
 def tokenizer() -> Any:
@@ -31,9 +33,20 @@ def encode(prompts: Sequence[str]) -> tuple[Int32s, Int64s]:
 
 
 def decode(tokens: Int32s, lengths: Int64s) -> pa.Array:
-    """One text for each row of `tokens`, which lie end to end."""
-    outputs = [ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])] if len(lengths) else []
+    """One text for each row of `tokens`, which lie end to end: the continuation of a prompt, as vLLM's detokeniser
+    makes it token by token. A text's own first space is kept, and the bytes of a half character at its end are not."""
+    anchor, anchored = _anchor()
+    outputs = [[*anchor, *ids.tolist()] for ids in np.split(tokens, np.cumsum(lengths)[:-1])] if len(lengths) else []
     backend = getattr(tokenizer(), "backend_tokenizer", None)
     if backend is None:  # a tokenizer written in Python
-        return pa.array(tokenizer().batch_decode(outputs, skip_special_tokens=True), pa.string())
-    return pa.array(backend.decode_batch(outputs, skip_special_tokens=True), pa.string())
+        texts = tokenizer().batch_decode(outputs, skip_special_tokens=True)
+    else:
+        texts = backend.decode_batch(outputs, skip_special_tokens=True)
+    return pa.array([text.removeprefix(anchored).rstrip(HALF_CHARACTER) for text in texts], pa.string())
+
+
+@cache
+def _anchor() -> tuple[list[int], str]:
+    """Tokens put before every output, and their text: some tokenizers drop the space that a first token begins with."""
+    ids: list[int] = tokenizer().encode("a", add_special_tokens=False)
+    return ids, str(tokenizer().decode(ids))

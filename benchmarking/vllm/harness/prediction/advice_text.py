@@ -79,7 +79,8 @@ def advice_lines(advice: Advice, price: float | None, start_s: float) -> Iterato
     if advice.order_gain < WORTHWHILE:
         yield f"  Sorting, bucketing and routing have nothing to gain: {advice.order_gain - 1:.1%} over arrival order."
     else:
-        yield f"  Sorting, bucketing, routing or planning alone gains {advice.order_gain - 1:.0%} over the best in arrival order."
+        gain = f"{advice.order_gain - 1:.0%} over the best in arrival order"
+        yield f"  Sorting, bucketing, routing or planning alone gains {gain}."
     yield f"  Cost: {_cost(advice.gpu_hours, price)} at least, against {_cost(advice.naive_gpu_hours, price)}."
     if advice.pays_from_rows is None:
         yield "  Finding the order takes longer than it saves."

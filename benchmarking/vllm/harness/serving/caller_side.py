@@ -77,7 +77,7 @@ def by_prompt_length(done: Sequence[Outcome]) -> Record | None:
 def lateness(outcomes: Sequence[Outcome], window_s: float) -> Record:
     """Whether the client held the offered rate, and how late it was where it was."""
     late = figures.spread([found.lateness_s for found in outcomes if found.lateness_s is not None])
-    unsent = sum(found.sent_s is None and found.cause != "no connection" for found in outcomes)
+    unsent = sum(found.sent_s is None for found in outcomes)
     limit = min(HELD_S, max(HELD_SHARE * window_s, 0.005))
     held = not unsent and (late["p99"] is None or late["p99"] <= limit)
     return {"lateness_s": late, "unsent": unsent, "held": held}

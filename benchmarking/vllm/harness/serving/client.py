@@ -101,6 +101,9 @@ class Load:
         self._in_flight += 1
         record, request = self.outcomes[index], self._plan[index]
         record.attempts += 1
+        if record.sent_s is None:
+            # Connecting is the server's time too, as in `vllm bench serve`.
+            record.sent_s = self.now()
         exchange = Exchange(
             record,
             request.output_len,
@@ -131,9 +134,6 @@ class Load:
         self._write(index, connection)
 
     def _write(self, index: int, connection: Connection) -> None:
-        record = self.outcomes[index]
-        if record.sent_s is None:
-            record.sent_s = self.now()
         connection.send(self._plan[index].message, self._live[index][2])
 
     def _ended(self, index: int, exchange: Exchange, result: str, cause: str | None, detail: str) -> None:

@@ -98,14 +98,14 @@ def _prefill_interferes(row: Row, _: Row | None) -> tuple[str, str] | None:
 
 
 def _is_past_its_concurrency(row: Row, lower: Row | None) -> tuple[str, str] | None:
-    if lower is None or not row["violations"] or lower["violations"] or row["server"]["preemptions"]:
+    if lower is None or not row["violations"] or row["server"]["preemptions"]:
         return None
     now, before = (one["output_tokens"] / one["wall_s"] for one in (row, lower))
     if now <= before or _gpu_is_idle(row):
         return None
     evidence = f"{before:,.0f} → {now:,.0f} output tokens/s, and {'; '.join(row['violations'])}"
-    running = lower["server"]["running_max"]
-    return evidence, f"set admission_limit near {running:.0f}" if running else "set admission_limit"
+    running = None if lower["violations"] else lower["server"]["running_max"]
+    return evidence, f"set admission_limit near {running:.0f}" if running else "set admission_limit as at lower rates"
 
 
 def _is_preempted(row: Row, lower: Row | None) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""Whose turn comes first where the client shares a few cores with the server: the client's, since it holds the clock.
+"""Whose turn comes first where client and server share a few cores: the client's, since it holds the clock.
 
-Without it, on two cores, requests left up to half a second late; with it, 2 to 8 ms.
+With two busy processes a core, a sleeping thread woke 1 to 3.5 ms late (p99) at normal priority, and 0.25 ms late so.
 """
 
 import contextlib

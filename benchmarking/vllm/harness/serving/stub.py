@@ -7,9 +7,15 @@ Runs in a process of its own and prints its port. One small chunk a token, as vL
 
 import argparse
 import asyncio
+import contextlib
 import functools
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import uvloop
+from harness.overrides import SUITE_DIR
+from harness.serving.connection import Endpoint
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = (
@@ -17,6 +23,7 @@ CHUNK = (
     '"text":" word","logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":8,"total_tokens":%d,'
     '"completion_tokens":%d}}\n\n'
 )
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 LAST = b"data: [DONE]\n\n"
 
 
@@ -35,6 +42,9 @@ class Stub(asyncio.Protocol):
         head, found, body = self._unread.partition(b"\r\n\r\n")
         if found and len(body) >= _length(head):
             self._unread = body[_length(head) :]
+            if head.startswith(b"GET") or b"/v1/" not in head.partition(b"\r\n")[0]:
+                self._transport.write(NOT_FOUND)  # type: ignore[attr-defined]
+                return
             self._transport.write(HEAD)  # type: ignore[attr-defined]
             asyncio.get_running_loop().call_later(self._gap_s, self._token, 1)
 
@@ -65,6 +75,18 @@ async def serve(tokens: int, gap_s: float) -> None:
     server = await loop.create_server(functools.partial(Stub, tokens, gap_s), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
+
+
+@contextlib.contextmanager
+def running(tokens: int, gap_s: float) -> Iterator[tuple[Endpoint, int]]:
+    """A stub in a process of its own: where it listens, and its process id."""
+    command = [sys.executable, "-m", "harness.serving.stub", "--tokens", str(tokens), "--gap-ms", str(1000 * gap_s)]
+    with subprocess.Popen(command, cwd=SUITE_DIR, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Endpoint(f"http://127.0.0.1:{int(process.stdout.readline())}"), process.pid
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":

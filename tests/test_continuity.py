@@ -1,0 +1,104 @@
+"""A run that outlives an engine or a kill: not stopped, checked by what can be checked, and never a time."""
+
+import copy
+import time
+from collections.abc import Iterator
+
+import config
+import pyarrow as pa
+import pytest
+from engine_story import log_of, story
+from harness import checks, continuity, evidence
+from harness.comparison import comparability, sections
+from harness.watchdog import Watchdog
+from synthetic import record
+
+DEAD = [{"kind": "dead", "at": 21.0, "received_at": 21.0, "engine": "a", "node": "node", "pid": 1}]
+
+
+@pytest.fixture
+def outlived() -> Iterator[continuity.Continuity]:
+    """What the strategy has told; forgotten after the test."""
+    before = copy.deepcopy(continuity.current)
+    yield continuity.current
+    vars(continuity.current).update(vars(before))
+
+
+def watchdog(log: object) -> Watchdog:
+    return Watchdog(log, None, 2000, lambda _: None)  # type: ignore[arg-type]
+
+
+def test_a_dead_engine_ends_no_run_of_a_strategy_that_sees_to_it(outlived: continuity.Continuity) -> None:
+    dog = watchdog(log_of(story("a", ready=time.time() - 10), DEAD))
+    assert "engine a died" in str(dog.verdict())
+    outlived.survives_engines = True
+    assert dog.verdict() is None
+
+
+def test_a_replacement_has_the_time_of_a_start_and_no_more(
+    outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "WATCHDOG_STALL_S", 30.0)
+    monkeypatch.setattr(config, "WATCHDOG_START_S", 200.0)
+    dog = watchdog(log_of(story("a", ready=time.time() - 500), DEAD))
+    outlived.survives_engines = True
+    dog.verdict()
+    dog.moved_at -= 100
+    assert "no token generated for 100 s" in str(dog.verdict())
+    outlived.starting_since = time.time() - 100
+    assert dog.verdict() is None
+    outlived.starting_since -= 101
+    assert "no replacement was ready after 201 s (WATCHDOG_START_S)" in str(dog.verdict())
+
+
+def test_work_that_an_earlier_run_did_is_not_waited_for(outlived: continuity.Continuity) -> None:
+    dog = watchdog(log_of(story("a", ready=time.time() - 10), DEAD))
+    assert dog.verdict() is not None
+    outlived.continued_tokens = 1000
+    assert dog.verdict() is None
+
+
+COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})
+TABLE = pa.table({"id": [1, 2, 3], "output": ["a", "b", "c"], "output_tokens": [4, 4, 4]})
+
+
+def test_engines_are_asked_for_what_an_earlier_run_left() -> None:
+    verdict = checks.check(TABLE["id"].combine_chunks(), TABLE, 4, COUNTED)
+    assert "the engines finished 2 requests for 3 rows" in str(verdict.error)
+    continued = checks.Elsewhere(continued_rows=1, continued_tokens=4)
+    assert checks.check(TABLE["id"].combine_chunks(), TABLE, 4, COUNTED, continued).ok
+
+
+def test_rows_that_ran_twice_leave_the_totals_unchecked_and_say_so() -> None:
+    verdict = checks.check(TABLE["id"].combine_chunks(), TABLE, 4, COUNTED, checks.Elsewhere(redone_rows=1))
+    assert verdict.ok
+    assert "1 rows were run again after an engine died" in verdict.unchecked[0]
+    short = TABLE.set_column(2, "output_tokens", pa.array([4, 3, 4]))
+    assert not checks.check(TABLE["id"].combine_chunks(), short, 4, COUNTED, checks.Elsewhere(redone_rows=1)).ok
+
+
+def test_a_row_that_cannot_run_makes_the_run_invalid_and_is_named(outlived: continuity.Continuity) -> None:
+    outlived.given_up["17"] = "refused twice: too odd"
+    found = evidence.evidence(log_of(story("a", ready=None)), None, None, 0.0, 30.0)
+    assert "row 17 cannot run: refused twice: too odd" in found["problems"]
+
+
+def test_a_replaced_engine_is_no_engine_too_many(
+    outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    log = log_of(story("a"), story("b"))
+    assert evidence.wrong_engine_count(log) == ["2 engines were built, expected CONCURRENCY = 1"]
+    outlived.lost_engines.append("killed")
+    assert evidence.wrong_engine_count(log) == []
+    assert "1 engines died" in evidence.disturbances()[0]
+
+
+@pytest.mark.parametrize("kind", ["continued", "redone"])
+def test_a_run_that_was_continued_or_repaired_is_never_compared_and_the_report_says_why(kind: str) -> None:
+    whole, other = record("prefix-planned"), record("prefix-planned")
+    other["rows"] = {**(other["rows"] or {}), kind: 12}
+    (section,) = sections.group([whole, other])
+    assert section.kept == [whole]
+    assert section.set_apart == [(other, comparability.disturbances(other))]
+    assert comparability.disturbances(other)[0].startswith("12 rows")
