@@ -204,11 +204,8 @@ def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits
     """Starts the head of the queue if its whole prompt fits; returns the tokens that it computes now, 0 if not."""
     request, at = e.requests[r], e.at[0]
     found, idle = _lookup(e, r, ids, size)
-    if (
-        at.reserves
-        and at.running
-        and _owed(e, size, limits) + _most_blocks(request, size, limits) - found + idle > e.pool.free[0]
-    ):
+    to_its_end = _most_blocks(request, size, limits) - found + idle
+    if at.reserves and at.running and _owed(e, size, limits) + to_its_end > e.pool.free[0]:
         return 0  # the engine has not been given it yet
     if limits.counts_retries:
         _count(e, r, found * size)
