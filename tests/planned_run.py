@@ -7,6 +7,7 @@ Settings are the suite's own (BENCH_*) and the simulated engine's; RAY_ADDRESS i
 
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def main(result: Path) -> None:
     pq.write_table(table, result)
     outlived = continuity.current
     told = {name: getattr(outlived, name) for name in ("lost_engines", "redone_rows", "continued_rows", "given_up")}
+    told["max_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result.with_suffix(".json").write_text(json.dumps(told))
     if outlived.answers_written:
         outlived.answers_written()

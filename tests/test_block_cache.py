@@ -111,3 +111,17 @@ def test_one_roomy_engine_reaches_what_is_possible() -> None:
     data = dataset()
     found = forecast.forecast("continuous-batch", data, KNOBS | {"CONCURRENCY": 1}, ROOMY)
     assert found.hits == prefix_tree.possible_hits(data.prompts)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_requests_that_are_held_back_until_they_have_room_are_never_preempted(asynchronous: bool) -> None:
+    preempted = 0
+    for seed in range(100):
+        prompts, outputs, sizes, limits, block_size = random_case(random.Random(seed))
+        limits = limits._replace(async_scheduling=asynchronous)
+        numbers, feed = numbered(prompts, outputs, block_size), batches(*sizes)
+        preempted += replay(numbers, feed, limits).preemptions
+        held_back = replay(numbers, feed._replace(reserves=True), limits)
+        assert held_back.preemptions == 0, f"case {seed}: {limits}"
+        assert held_back.queries == sum(map(len, prompts))
+    assert preempted > 100

@@ -207,8 +207,8 @@ def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits
     """Starts the head of the queue if its whole prompt fits; returns the tokens that it computes now, 0 if not."""
     request, at = e.requests[r], e.at[0]
     found, idle = _lookup(e, r, ids, size)
-    reserved = _blocks(request.prompt_tokens + limits.max_tokens, size) - found + idle
-    if at.reserves and at.running and at.reserved + reserved > limits.kv_blocks:
+    to_its_end = _most_blocks(request, size, limits) - found + idle
+    if at.reserves and at.running and _owed(e, size, limits) + to_its_end > e.pool.free[0]:
         return 0  # the engine has not been given it yet
     if limits.counts_retries:
         _count(e, r, found * size)
@@ -222,12 +222,26 @@ def _admit(e: State, r: int, budget: int, ids: Int32s, size: int, limits: Limits
     else:
         at.queue_head += 1
         request.hits = found * size
-    request.reserved = reserved
-    at.reserved += reserved
     _enter(e, r, found, ids, size)
     new = min(request.tokens - request.computed, budget)
     _grow(e, r, new, ids, size)
     return int(new)
+
+
+@compiled
+def _owed(e: State, size: int, limits: Limits) -> int:
+    """Blocks that the running requests will still take until they end."""
+    owed = 0
+    for i in range(e.at[0].running):
+        request = e.requests[e.seats[i].running]
+        owed += max(_most_blocks(request, size, limits) - request.held, 0)
+    return owed
+
+
+@compiled
+def _most_blocks(request: Any, size: int, limits: Limits) -> int:
+    """That a request holds at its end; asynchronous scheduling may plan a step beyond it."""
+    return _blocks(request.prompt_tokens + limits.max_tokens + int(limits.async_scheduling), size)
 
 
 @compiled
@@ -323,7 +337,6 @@ def _preempt(e: State) -> None:
 def _leave(e: State, r: int) -> None:
     request, at = e.requests[r], e.at[0]
     release(e.pool, e.table[request.slot, : request.held])
-    at.reserved -= request.reserved
     e.seats[at.free_slots].free_slot = request.slot
     at.free_slots += 1
     request.slot = NONE

@@ -76,7 +76,6 @@ REQUEST: Any = np.dtype(
     + _fields(np.int32, "computed placeholders")  # placeholders: tokens that a step in flight generates
     + _fields(np.int32, "held cached prompt_blocks")  # blocks in its table, stored ones, full ones of the prompt
     + _fields(np.int32, "slot state batch hits")  # slot: row of the table; hits: tokens found at first admission
-    + _fields(np.int32, "reserved")  # blocks that it will hold at its end and nobody held when it was admitted
 )
 SEAT: Any = np.dtype(_fields(np.int32, "running returned free_slot"))  # three lists of at most max_num_seqs entries
 # Sizes of a step: tokens computed, query and key pairs, cached tokens read, tokens sampled, requests in it.
@@ -86,7 +85,7 @@ BATCH: Any = np.dtype(_fields(np.int64, "begin end left lane"))  # left: request
 LANE: Any = np.dtype(_fields(np.int64, "next end open left"))  # next batch; open, and not finished batches
 SCALARS: Any = np.dtype(
     _fields(np.int64, "running free_slots returned queue_head queue_tail done next_lane open_lanes arrivals_due")
-    + _fields(np.int64, "reserves reserved")  # whether requests are held back; sum over the running ones
+    + _fields(np.int64, "reserves")  # whether requests are held back until there is room for them to their end
     + _fields(np.int64, "queries hits preemptions steps scheduled_tokens peak_running running_sum")
     + _fields(np.float64, "compute_bound_s memory_bound_s")
 )
