@@ -31,7 +31,7 @@ from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
 def words(shape: Shape, tokenizer: Any) -> int:
     """Prompts of the suite's sampler as strings in memory; returns their number."""
     texts: list[str] = []
-    for batch in prompts.sample(shape, prompts.words(tokenizer), generator.FILES):
+    for batch in prompts.sample(shape, prompts.words(tokenizer), config.DATASET_FILES):
         generator.check_lengths(batch, tokenizer, generator.CHECKED_PER_FILE)
         texts += batch.column("prompt").to_pylist()
     return len(texts)
