@@ -110,8 +110,8 @@ def disturbances() -> list[str]:
         found.append(f"{outlived.continued_rows:,} rows were answered by an earlier run that was killed")
     if outlived.lost_engines:
         found.append(
-            f"{len(outlived.lost_engines)} engines died, and {outlived.redone_rows:,} rows were in flight and ran "
-            f"again: {'; '.join(dict.fromkeys(outlived.lost_engines))}"
+            f"{len(outlived.lost_engines)} engines died, and {outlived.redone_rows:,} rows that they had begun "
+            f"ran again: {'; '.join(dict.fromkeys(outlived.lost_engines))}"
         )
     return found
 

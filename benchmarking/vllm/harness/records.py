@@ -20,7 +20,7 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
     idle_engine_s engine-seconds with nothing to run, over all engines (see waterfall.py)
     imbalance     busiest engine's generated tokens over the mean; 1 is even
     rows          in, out, missing, doubled, unknown, null, short, long; continued (answered by an earlier run that was
-                  killed), redone (in flight in an engine that died, and run again)
+                  killed), redone (begun by an engine that died, as far as is known, and run again)
     tokens        prompt, output: counted by the engines
     cache_state   "cold" | "warm" | "primed": what the engines' counters prove before the first request
     warnings      list of text: what the counters say about the run (an engine never filled, an engine idle, ...)

@@ -151,7 +151,8 @@ class Fleet:
             try:
                 said = ray.get(call)
             except ray.exceptions.RayError as error:
-                self._lost(engine, _reason(error))
+                # Nobody can say which of its rows it had begun.
+                self._lost(engine, _reason(error), not_begun=0)
             else:
                 self._heard(engine, said, answers)
 
@@ -170,7 +171,7 @@ class Fleet:
                 self._refused.add(key)
                 self._queues.put_back((engine.number + 1) % config.CONCURRENCY, self._stretches([key]))
         if report.lost:
-            self._lost(engine, report.lost)
+            self._lost(engine, report.lost, not_begun=engine.in_hand)
 
     def _collect(self, engine: Engine, ended: Rows, answers: Answers) -> None:
         begins = np.cumsum(ended.lengths) - ended.lengths
@@ -195,22 +196,22 @@ class Fleet:
         continuity.current.given_up[str(row)] = reason
         self._done(window, 1)
 
-    def _lost(self, engine: Engine, reason: str) -> None:
-        """The engine is gone. What it had not reported is run again."""
+    def _lost(self, engine: Engine, reason: str, not_begun: int) -> None:
+        """The engine is gone. What it had not reported is run again; so many rows, the last ones, it had not begun."""
         if not self._worked:
             raise RuntimeError(f"no engine started; the first to fail: {reason}")
         print(f"engine {engine.number + 1} of {config.CONCURRENCY} is lost: {reason}", file=sys.stderr)
         ray.kill(engine.actor)
         del self._engines[engine.number]
         keys = list(engine.given)
-        # Rows are admitted in the order in which they were given.
-        in_flight, others = keys[: most_in_flight()], keys[most_in_flight() :]
-        again, hopeless = self._suspects.died(in_flight)
+        # Rows are begun in the order in which they were given.
+        begun, others = keys[: len(keys) - not_begun], keys[len(keys) - not_begun :]
+        again, hopeless = self._suspects.died(begun)
         self._queues.put_back(engine.number, self._stretches([*again, *others]))
         for key in hopeless:
             self._give_up(key, f"an engine died while it ran alone, after others did while it ran: {reason}")
         continuity.current.lost_engines.append(reason)
-        continuity.current.redone_rows += len(in_flight) - len(hopeless)
+        continuity.current.redone_rows += len(begun) - len(hopeless)
         if self._left or len(self._queues):
             self._replace(engine.number, reason)
 
