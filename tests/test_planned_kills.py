@@ -155,7 +155,8 @@ def test_a_row_that_kills_engines_is_named_and_the_others_are_answered(bench: Be
     bench.run(SIMULATED_DEADLY=first)
     bench.assert_all_answered(tokenizer, but=frozenset([deadly]))
     assert list(bench.told()["given_up"]) == [str(deadly)]
-    assert len(bench.told()["lost_engines"]) == 4
+    # Apart with few others first, unless there were none.
+    assert len(bench.told()["lost_engines"]) in (3, 4)
 
 
 KILLS = 3
