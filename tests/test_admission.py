@@ -16,6 +16,7 @@ BLOCK = 16
 
 class Served(NamedTuple):
     preemptions: int
+    prompt_steps: int
     hits: int
     steps: int
     mean_running: float
@@ -34,8 +35,9 @@ class Server:
 
     def serve(self, admission: Admission) -> Served:
         running: list[int] = []
-        hits, on_the_way, in_flight = 0, self._admit(admission), None
+        hits, on_the_way, in_flight, prompt_steps = 0, self._admit(admission), None, 0
         while self.left:
+            prompt_steps += bool(on_the_way)
             for request in on_the_way:
                 self.scheduler.add_request(self.requests[request])
             step = self.scheduler.schedule()
@@ -47,7 +49,7 @@ class Server:
                 self._update(step, admission)
             on_the_way = self._admit(admission)
         preemptions = sum(request.num_preemptions for request in self.requests)
-        return Served(preemptions, hits, len(running), sum(running) / len(running), max(running))
+        return Served(preemptions, prompt_steps, hits, len(running), sum(running) / len(running), max(running))
 
     def _admit(self, admission: Admission) -> list[int]:
         admitted = []
@@ -72,9 +74,15 @@ class Server:
 
 
 def served(
-    model: Path, prompts: list[list[int]], outputs: list[int], limits: Limits, most: int = 512, pace: float = 1.0
+    model: Path,
+    prompts: list[list[int]],
+    outputs: list[int],
+    limits: Limits,
+    most: int = 512,
+    pace: float = 1.0,
+    burst: int = 0,
 ) -> Served:
-    admission = Admission(limits.kv_blocks, BLOCK, limits.max_tokens, most, pace)
+    admission = Admission(limits.kv_blocks, BLOCK, limits.max_tokens, most, pace, burst)
     return Server(model, sorted(prompts), outputs, limits).serve(admission)
 
 
@@ -112,6 +120,23 @@ def test_a_small_cache_is_as_full_as_it_can_be(model_folder: Path) -> None:
     # In waves fewer run on average.
     waves = served(model_folder, prompts, [output] * len(prompts), Limits(blocks, 256, 2048, output), pace=0)
     assert found.mean_running >= waves.mean_running
+
+
+def test_requests_enter_together_and_the_cache_stays_full(model_folder: Path) -> None:
+    prompts, output = grouped(48, 4, 64, 64), 96
+    limits = Limits(1024, 512, 4096, output)
+    alone = served(model_folder, prompts, [output] * len(prompts), limits)
+    together = served(model_folder, prompts, [output] * len(prompts), limits, burst=100_000)
+    assert together.prompt_steps < alone.prompt_steps / 3
+    assert together.preemptions == 0
+    assert together.steps < 1.1 * alone.steps
+
+
+def test_a_cache_of_few_requests_does_not_wait_for_many(model_folder: Path) -> None:
+    prompts, output = grouped(12, 1, 0, 64), 32
+    limits = Limits(24, 64, 4096, output)
+    alone = served(model_folder, prompts, [output] * len(prompts), limits)
+    assert served(model_folder, prompts, [output] * len(prompts), limits, burst=100_000).steps <= alone.steps
 
 
 def test_each_prefix_is_computed_once(model_folder: Path) -> None:

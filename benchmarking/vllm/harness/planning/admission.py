@@ -25,6 +25,8 @@ START_LAG = 2
 COLUMNS = 192
 # Standard deviations that the blocks may exceed their mean where lengths vary.
 MARGIN = 2.0
+# Share of a full engine's requests that enter together at most: what leaves is missed until the next ones enter.
+BURST_SHARE = 1 / 16
 
 
 class Request(NamedTuple):
@@ -45,11 +47,15 @@ class Foreseen(NamedTuple):
 
 
 class Admission:
-    """`kv_blocks`: those that requests can hold; `pace`: 1 is the rate of a full engine, 0 admits without delay."""
+    """`kv_blocks`: those that requests can hold; `pace`: 1 is the rate of a full engine, 0 admits without delay;
+    `burst_tokens`: tokens to compute that are let add up before requests enter, together."""
 
-    def __init__(self, kv_blocks: int, block_size: int, max_tokens: int, max_in_flight: int, pace: float) -> None:
+    def __init__(
+        self, kv_blocks: int, block_size: int, max_tokens: int, max_in_flight: int, pace: float, burst_tokens: int = 0
+    ) -> None:
         self._kv_blocks, self._block_size, self._max_tokens = kv_blocks, block_size, max_tokens
-        self._max_in_flight, self._pace = max_in_flight, pace
+        self._max_in_flight, self._pace, self._burst_tokens = max_in_flight, pace, burst_tokens
+        self._entering = False
         self._requests: list[Request] = []  # in flight, in order of admission
         # The same order: tokens of the prompt; blocks shared with the request before; tokens generated, 0 while no
         # step is known to have included the request.
@@ -71,7 +77,7 @@ class Admission:
             return True
         # Those that will have ended before this one can join leave it their place.
         leaving = int((self._age > self._max_tokens - START_LAG).sum())
-        if len(self._requests) - leaving >= self._max_in_flight or (self._pace and self._credit < 1):
+        if len(self._requests) - leaving >= self._max_in_flight or (self._pace and not self._is_due()):
             return False
         most = self._most_blocks + self._blocks_of(len(request.tokens) + self._max_tokens)
         return most <= self._kv_blocks or self._with(request).peak <= self._kv_blocks
@@ -97,7 +103,7 @@ class Admission:
         self._survival.reached(self._age[started])
         self._foreseen = None
         rate = self._pace * self._rate() if self._admitted else 0.0
-        self._credit = min(self._credit + rate, 1 + 2 * rate)
+        self._credit = min(self._credit + rate, self._burst() + 2 * rate)
 
     def ended(self, key: int, generated: int) -> None:
         """A request has left the engine with so many tokens; 0 for one that was refused."""
@@ -110,10 +116,25 @@ class Admission:
         self._prompt, self._shared, self._age = (np.delete(a, at) for a in (self._prompt, self._shared, self._age))
         self._foreseen = None
 
+    def _is_due(self) -> bool:
+        self._entering = self._credit >= (1 if self._entering else self._burst())
+        return self._entering
+
+    def _burst(self) -> float:
+        """Requests that enter together."""
+        if not self._own_blocks:
+            return 1.0
+        wanted = self._burst_tokens * self._admitted / (self._own_blocks * self._block_size)
+        return max(1.0, min(wanted, self._full() * BURST_SHARE))
+
     def _rate(self) -> float:
         """Requests that end in a step of a full engine."""
+        return self._full() / self._survival.mean_length
+
+    def _full(self) -> float:
+        """Requests that a full engine runs."""
         held = self._own_blocks / self._admitted + self._survival.mean_age / self._block_size + 0.5
-        return min(self._max_in_flight, self._kv_blocks / held) / self._survival.mean_length
+        return min(self._max_in_flight, self._kv_blocks / held)
 
     def _with(self, candidate: Request) -> "Foreseen":
         """The steps to come if the candidate is admitted."""

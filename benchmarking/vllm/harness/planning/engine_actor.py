@@ -65,6 +65,7 @@ class EngineActor:
             int(self._sampling["max_tokens"]),
             most_in_flight(),
             config.PLANNED_PACE,
+            config.PLANNED_BURST_TOKENS,
         )
         self._start_task(self._admit())
 
