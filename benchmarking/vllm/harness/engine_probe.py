@@ -110,6 +110,8 @@ def _follow(log: Any, cores: list[Any], clock: Any, metrics: Any) -> None:
         if due:
             next_sample = now + config.PROBE_INTERVAL_S
             if not _alive(cores):
+                # What it was doing: an engine that is ended without requests in flight is no loss.
+                log.tell.remote(_sample(metrics, clock))
                 _send(log, "dead")
                 return
         time.sleep(TICK_S)
