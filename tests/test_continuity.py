@@ -29,7 +29,7 @@ def watchdog(log: object) -> Watchdog:
 
 
 def test_a_dead_engine_ends_no_run_of_a_strategy_that_sees_to_it(outlived: continuity.Continuity) -> None:
-    dog = watchdog(log_of(story("a", ready=time.time() - 10), DEAD))
+    dog = watchdog(log_of(story("a", ready=time.time() - 10, running=3), DEAD))
     assert "engine a died" in str(dog.verdict())
     outlived.survives_engines = True
     assert dog.verdict() is None
@@ -52,7 +52,7 @@ def test_a_replacement_has_the_time_of_a_start_and_no_more(
 
 
 def test_work_that_an_earlier_run_did_is_not_waited_for(outlived: continuity.Continuity) -> None:
-    dog = watchdog(log_of(story("a", ready=time.time() - 10), DEAD))
+    dog = watchdog(log_of(story("a", ready=time.time() - 10, running=3), DEAD))
     assert dog.verdict() is not None
     outlived.continued_tokens = 1000
     assert dog.verdict() is None

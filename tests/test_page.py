@@ -398,3 +398,21 @@ def test_the_report_is_made_from_the_record_file(tmp_path):
         record_file.append(run, tmp_path)
     _, markdown = written(tmp_path, record_file.load(tmp_path))
     assert table_row(markdown, "ray-data").startswith("| ray-data | 1 of 1 | 42.22")
+
+
+def test_a_strategys_own_knob_parts_no_section_but_its_runs_are_not_averaged():
+    runs = [record(name, config={"ROUTER_MIN_BUCKET_SIZE": 16}) for name in ("naive-batch", "ray-data")]
+    usual = [record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 64}) for _ in range(2)]
+    other = record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 8})
+    (section,) = group([*runs, other, *usual])
+    assert section.of("prefix-bucketing") == usual
+    assert section.set_apart == [(other, ["ROUTER_MIN_BUCKET_SIZE: 64 / 8"])]
+    # A script of the user's own may read any knob.
+    mine = [record("mine", config={"ROUTER_MIN_BUCKET_SIZE": size}) for size in (1, 2)]
+    (section,) = group(mine)
+    assert len(section.kept) == 1
+
+
+def test_knobs_of_all_strategies_part_sections():
+    assert len(group([record(config={"MAX_NUM_SEQS": 1}), record()])) == 2
+    assert len(group([record(config={"RAY_NUM_CPUS": n}) for n in (1, 2)])) == 2

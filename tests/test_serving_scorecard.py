@@ -126,6 +126,33 @@ def test_the_cheapest_configuration_within_the_targets_wins_not_the_one_with_mos
     assert "most tokens/s: 4,000 by baseline at 40/s" in verdict
 
 
+def test_costs_that_differ_no_more_than_repeats_are_level_and_what_they_stand_beyond_the_targets_decides():
+    first, again = row(rate=10, completed=200), row(rate=10, completed=195)
+    again["repeat_of"] = first["row_id"]
+    over = row(rate=20, ttft=0.9, completed=300, counts={"accepted": 40})
+    other = [
+        row("max_num_seqs=32", 10.0, completed=197),
+        row("max_num_seqs=32", 20.0, ttft=0.9, completed=300, counts={"accepted": 90}),
+    ]
+    (section,) = group([first, again, over, *other])
+    assert [name for name, _, _ in decisions.level(section, None)] == ["baseline", "max_num_seqs=32"]
+    assert decisions.winner(section, None)[0] == "max_num_seqs=32"
+    assert all("no clear difference" in one.answer for one in decisions.of(section, None) if "cost" in one.question)
+    verdict = summary.verdict(section, None)
+    assert "at 20/s offered, one row each accepted: max_num_seqs=32 4.50/s, baseline 2.00/s" in verdict
+    # A difference larger than a repeat's is one.
+    other[0]["counts"]["accepted"] = 150
+    assert [name for name, _, _ in decisions.level(section, None)] == ["baseline"]
+
+
+def test_knobs_of_other_scripts_do_not_part_rows():
+    ours, theirs = row(), row("max_num_seqs=32")
+    theirs["config"] |= {"PLANNED_PACE": 0.5, "INPUT_PATH": "elsewhere", "ROUTER_MAX_BUFFER_SIZE": 1}
+    assert len(group([ours, theirs])) == 1
+    theirs["config"]["MAX_MODEL_LEN"] = 99
+    assert len(group([ours, theirs])) == 2
+
+
 def test_a_rate_that_holds_above_one_that_does_not_is_not_the_best():
     (section,) = group(curve("baseline", 0.1, 0.9, 0.2))
     assert section.best("baseline")["rate"]["offered_rps"] == 10.0

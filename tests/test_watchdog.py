@@ -51,8 +51,17 @@ def test_a_slow_start_is_no_stall() -> None:
 
 def test_a_dead_engine_is_named_unless_all_work_was_done() -> None:
     dead = [{"kind": "dead", "at": 21.0, "received_at": 21.0, "engine": "a", "node": "node", "pid": 1}]
-    assert "engine a died" in str(watchdog(log_of(story("a"), dead)).verdict())
-    assert watchdog(log_of(story("a"), dead), expected_tokens=1000).verdict() is None
+    for busy in ({"running": 3}, {"waiting": 3}):
+        assert "engine a died" in str(watchdog(log_of(story("a", **busy), dead)).verdict())
+    assert "engine a died" in str(watchdog(log_of(story("a", ready=None), dead)).verdict())
+    assert watchdog(log_of(story("a", running=3), dead), expected_tokens=1000).verdict() is None
+
+
+def test_an_engine_that_was_ended_with_nothing_left_to_do_did_not_die() -> None:
+    """Ray Data ends an engine that has answered its share while the others still generate."""
+    dead = [{"kind": "dead", "at": 21.0, "received_at": 21.0, "engine": "a", "node": "node", "pid": 1}]
+    log = log_of(story("a"), story("b", ready=time.time() - 100, running=3), dead)
+    assert watchdog(log).verdict() is None
 
 
 def test_without_a_probe_silence_is_no_sign_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:

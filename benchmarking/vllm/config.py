@@ -109,7 +109,7 @@ PLANNED_PACE: float = 1.0
 # Prompt tokens (to compute, not cached) that are let add up before requests enter, together; 0 lets each enter alone,
 # at most a 16th of a full engine's requests. vLLM launches the kernels of a step of more than 512 tokens one by one: a
 # step of few prompts waits for that, one of many does not, and the pure decodes between them run as CUDA graphs.
-PLANNED_BURST_TOKENS: int = 2048
+PLANNED_BURST_TOKENS: int = 16384
 # Tokens of the prompts that are planned together, in memory on the driver (4 bytes each, and twice for a while). A
 # prefix is computed once an engine in each such window. The first window has a 16th of it, each next one twice as
 # much, so that engines start early.

@@ -161,6 +161,6 @@ class Watchdog:
 
 
 def _had_work(engine: dict[str, Any]) -> bool:
-    """Ray Data ends the engine that has answered its share while others still generate; that one is missed by nobody."""
+    """Ray Data ends the engine that has answered its share while others generate; nobody misses that one."""
     latest = engine["latest"]
     return "ready_at" not in engine or bool(latest.get("running") or latest.get("waiting"))

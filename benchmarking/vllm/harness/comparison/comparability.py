@@ -19,6 +19,9 @@ MEASURED = ("num_gpu_blocks", "driver_memory_bytes")
 # Without these no fairness can be claimed, so an unknown one counts as a difference; other unknowns are caveats.
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks")
 
+# Records that do not hold their number of files are from when every dataset had so many.
+FILES_BEFORE = 8
+
 # Knobs that say where things are, how a run is watched or what it costs, not what is run.
 NOT_CONDITIONS = {
     "INPUT_PATH",  # the dataset's fingerprint is compared instead
@@ -38,6 +41,16 @@ NOT_CONDITIONS = {
     "SAMPLING_PARAMS",  # follows from the output length
 }
 
+# Knobs that only these strategies read, by how their names begin. Other strategies' runs are the same with any value.
+OWN_KNOBS = {
+    "NAIVE_": ("naive-batch", "naive-batch-sorted"),
+    "CONTINUOUS_": ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing"),
+    "ROUTER_": ("prefix-bucketing",),
+    "RAY_B": ("ray-data",),
+    "RAY_MAX_": ("ray-data",),
+    "PLANNED_": ("prefix-planned",),
+}
+
 Facts = dict[str, Any]
 
 
@@ -50,7 +63,22 @@ def asked_differences(a: Record, b: Record) -> list[str]:
     """What was asked for differently. A fact that a run does not know (it failed early) contradicts nothing."""
     first, second = asked(a), asked(b)
     # A knob that one record's suite did not have yet had no influence there.
-    return _dataset_difference(a, b) + _unequal(first, second, [name for name in first if name in second])
+    shared = [name for name in first if name in second and not _readers(name)]
+    return _dataset_difference(a, b) + _unequal(first, second, shared)
+
+
+def own_differences(a: Record, b: Record) -> list[str]:
+    """Between two runs of one strategy: knobs of its own that were set differently."""
+    first, second = conditions(a["config"]), conditions(b["config"])
+    own = [name for name in first if name in second and concerns(name, a["strategy"]) and _readers(name)]
+    return _unequal(first, second, own)
+
+
+def concerns(knob: str, strategy: str) -> bool:
+    """Whether a run of the strategy depends on the knob; one that the suite does not know may read any."""
+    readers = _readers(knob)
+    known = any(strategy in names for names in OWN_KNOBS.values())
+    return not readers or strategy in readers or not known
 
 
 def read_back_differences(a: Record, b: Record) -> list[str]:
@@ -98,6 +126,10 @@ def read_back(record: Record) -> Facts:
     return {"engines": len(engines), "cache_state": record["cache_state"], **settings}
 
 
+def _readers(knob: str) -> tuple[str, ...]:
+    return next((strategies for start, strategies in OWN_KNOBS.items() if knob.startswith(start)), ())
+
+
 def _dataset_difference(a: Record, b: Record) -> list[str]:
     """Compares fingerprints; the path that was asked for where a run ended before its fingerprint was taken."""
     first, second = a["dataset"] or {}, b["dataset"] or {}
@@ -108,8 +140,8 @@ def _dataset_difference(a: Record, b: Record) -> list[str]:
     if not same:
         return [f"dataset: {dataset_name(a)} / {dataset_name(b)}"]
     # Daft's batches do not cross files, so the same rows in other files are other work.
-    files = first.get("files"), second.get("files")
-    return [f"files of the dataset: {files[0]} / {files[1]}"] if None not in files and files[0] != files[1] else []
+    files = first.get("files") or FILES_BEFORE, second.get("files") or FILES_BEFORE
+    return [f"files of the dataset: {files[0]} / {files[1]}"] if files[0] != files[1] and first and second else []
 
 
 def dataset_name(record: Record) -> str:

@@ -1,8 +1,9 @@
 """Groups records into sections of equal conditions, and sets apart the runs that broke them.
 
-Within a section every run was asked for the same: dataset, configuration, hardware, versions. A run whose engines
-nevertheless ran with something else than the other runs of its strategy (a smaller cache, a warm one), or that did
-not do all of its work in one go, is set apart with the reason; medians and effects leave it out, the report lists it.
+Within a section every run was asked for the same: dataset, configuration, hardware, versions; knobs that one strategy
+alone reads part no section. A run whose engines nevertheless ran with something else than the other runs of its
+strategy (a smaller cache, a warm one), whose strategy's own knobs were set otherwise, or that did not do all of its
+work in one go, is set apart with the reason; medians and effects leave it out, the report lists it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from string import ascii_uppercase
 
-from harness.comparison.comparability import asked_differences, dataset_name, disturbances, read_back_differences
+from harness.comparison.comparability import (
+    asked_differences,
+    dataset_name,
+    disturbances,
+    own_differences,
+    read_back_differences,
+)
 from harness.comparison.trials import STRATEGIES
 from harness.schema import Record
 
@@ -105,10 +112,15 @@ def _set_apart(section: Section) -> None:
     finished = [run for run in ended if not disturbances(run)]
     for strategy in dict.fromkeys(run["strategy"] for run in finished):
         runs = [run for run in finished if run["strategy"] == strategy]
-        usual = max(runs, key=lambda run: sum(not read_back_differences(run, other) for other in runs))
+        # Of settings that equally many runs have, the newest.
+        usual = max(reversed(runs), key=lambda run: sum(not _otherwise(run, other) for other in runs))
         for run in runs:
-            differences = [] if run is usual else read_back_differences(usual, run)
+            differences = [] if run is usual else _otherwise(usual, run)
             if differences:
                 section.set_apart.append((run, differences))
             else:
                 section.kept.append(run)
+
+
+def _otherwise(a: Record, b: Record) -> list[str]:
+    return own_differences(a, b) + read_back_differences(a, b)

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from harness.comparison.comparability import MEASURED_TOLERANCE, asked, dataset_name, read_back, unknowns
+from harness.comparison.comparability import (
+    MEASURED_TOLERANCE,
+    asked,
+    concerns,
+    conditions,
+    dataset_name,
+    read_back,
+    unknowns,
+)
 from harness.comparison.sections import Section
 from harness.report.tables import UNKNOWN, Table
 from harness.schema import Record
@@ -74,7 +82,9 @@ def _of_the_method(sections: Sequence[Section]) -> list[str]:
         f"{MEASURED_TOLERANCE:.0%}.",
         f"Not read back from all engines: {', '.join(unknown)}." if unknown else "",
         f"{bad} run(s) did not end in a valid result; they are listed, and paid for in the cost." if bad else "",
-        f"{apart} valid run(s) are set apart: their engines ran with something else." if apart else "",
+        f"{apart} valid run(s) are set apart: they ran with something else than the others of their strategy."
+        if apart
+        else "",
     ]
 
 
@@ -87,7 +97,14 @@ def _facts(section: Section) -> dict[str, object]:
         for name, value in (said[0] if said else {}).items()
         if all(_equal(s, name, value) for s in said)
     }
-    return {"dataset": dataset_name(first), "rows": (first["rows"] or {}).get("in"), **asked(first), **agreed}
+    own = {
+        name: value
+        for run in section.kept
+        for name, value in conditions(run["config"]).items()
+        if concerns(name, run["strategy"])
+    }
+    rows = (first["rows"] or {}).get("in")
+    return {"dataset": dataset_name(first), "rows": rows, **asked(first), **own, **agreed}
 
 
 def _equal(facts: dict[str, object], name: str, value: object) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from harness.report import palette, svg
 from harness.serving import figures
-from harness.serving.decisions import completed_rps
+from harness.serving.decisions import completed_rps, goodput_rps
 from harness.serving.sections import Section
 
 Row = dict[str, Any]
@@ -24,7 +24,7 @@ def all_of(section: Section) -> list[str]:
         against_rate(section, "p95 TTFT, s, by offered requests/s", _p95("ttft_s"), targets["ttft_s"]),
         against_rate(section, "p95 inter-token latency, s, by offered requests/s", _p95("itl_s"), targets["itl_s"]),
         against_rate(section, "p95 end to end, s, by offered requests/s", _p95("e2e_s"), targets["e2e_s"]),
-        against_rate(section, "Accepted requests/s (within the targets), by offered requests/s", _goodput, None),
+        against_rate(section, "Accepted requests/s (within the targets), by offered requests/s", goodput_rps, None),
         against_rate(section, "Completed requests/s, by offered requests/s", completed_rps, None),
     ]
 
@@ -91,7 +91,3 @@ def _p95(key: str) -> Callable[[Row], float | None]:
         return value
 
     return read
-
-
-def _goodput(row: Row) -> float | None:
-    return row["counts"]["accepted"] / float(row["wall_s"]) if row["wall_s"] else None

@@ -14,6 +14,10 @@ Row = dict[str, Any]
 CLIFF = 5.0
 # Two rows at one rate agree within this share, in completed requests/s and in p95 TTFT.
 REPEATS_WITHIN = 0.1
+# Costs that differ by less are level, or by less than a repeated row differed from its first.
+LEVEL_WITHIN = 0.01
+
+Offer = tuple[str, float, Row]
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,44 @@ def cheapest(section: Section, name: str, price: float | None) -> tuple[float, R
     return min(costs, key=lambda pair: pair[0], default=None)
 
 
-def winner(section: Section, price: float | None) -> tuple[str, float, Row] | None:
-    """The configuration that meets the targets at the lowest cost per accepted response; None where none meets them.
+def level(section: Section, price: float | None) -> list[Offer]:
+    """The configurations that meet the targets at the lowest cost, with cost and row, cheapest first.
 
-    Only rows of the most common cache state compete.
+    More than one where their costs differ by no more than repeats do: such a difference is not shown to be real.
     """
     found = [(name, *pair) for name in section.configurations if (pair := cheapest(section, name, price))]
-    return min(found, key=lambda one: one[1], default=None)
+    found.sort(key=lambda one: one[1])
+    within = 1 + max([LEVEL_WITHIN, *_repeated_costs(section, price)])
+    return [one for one in found if one[1] <= within * found[0][1]]
+
+
+def winner(section: Section, price: float | None) -> Offer | None:
+    """Of the configurations at the lowest cost the one that stands most traffic beyond it; None where none is."""
+    found = level(section, price)
+    beyond = accepted_beyond(section, [name for name, _, _ in found])
+    # Of equals the first, which is the cheapest.
+    return max(found, key=lambda one: beyond[1].get(one[0], 0.0) if beyond else 0.0, default=None)
+
+
+def accepted_beyond(section: Section, names: Sequence[str]) -> tuple[float, dict[str, float]] | None:
+    """The lowest rate at which none of them meets the targets any more, and what each still accepts there, a second.
+
+    None unless all of them were offered that rate.
+    """
+    rows = {name: {row["rate"]["offered_rps"]: row for row in section.measured(name)} for name in names}
+    limits = [best["rate"]["offered_rps"] for name in names if (best := section.best(name))]
+    shared = set.intersection(*(set(rates) for rates in rows.values())) if rows else set()
+    above = min((rate for rate in shared if rate > max(limits, default=0.0)), default=None)
+    if above is None:
+        return None
+    return above, {name: goodput_rps(rates[above]) for name, rates in rows.items()}
+
+
+def _repeated_costs(section: Section, price: float | None) -> list[float]:
+    """By how much the cost of each repeated row differs from its first, as a share."""
+    pairs = [pair for name in section.configurations for pair in section.repeats(name)]
+    costs = [(cost.per_accepted(first, price), cost.per_accepted(again, price)) for first, again in pairs]
+    return [abs(again / first - 1) for first, again in costs if first and again]
 
 
 def _holds(section: Section, name: str, rows: Sequence[Row]) -> str:
@@ -122,12 +157,19 @@ def _cost(section: Section, name: str, price: float | None) -> str:
     if not others:
         return f"yes: {told}; no other configuration meets the targets"
     least, other = min(others)
-    return f"{'yes' if mine[0] < least else 'no'}: {told}, {figure(least)} with {other}"
+    best = level(section, price)
+    better = "no clear difference" if len(best) > 1 else "yes"
+    return f"{better if name in [one[0] for one in best] else 'no'}: {told}, {figure(least)} with {other}"
 
 
 def completed_rps(row: Row) -> float:
     """Completed requests over the time from the first scheduled arrival to the last end, as `vllm bench serve` does."""
     return row["counts"]["completed"] / float(row["wall_s"]) if row["wall_s"] else 0.0
+
+
+def goodput_rps(row: Row) -> float:
+    """Accepted responses over the same time."""
+    return row["counts"]["accepted"] / float(row["wall_s"]) if row["wall_s"] else 0.0
 
 
 def unit(row: Row, price: float | None) -> str:

@@ -9,8 +9,28 @@ from typing import Any
 Row = dict[str, Any]
 
 # Knobs that may differ between rows of one section: what is compared, how many rates, where things lie, other scripts'.
-FREE = ("SERVING_CONFIGURATIONS", "SERVING_RATES", "RESULTS_PATH", "OUTPUT_PATH", "COMMIT", "RUN_LABEL")
-FREE_STARTS = ("COMPARISON_", "NAIVE_", "CONTINUOUS_", "RAY_", "ROUTER_", "DATASET", "WATCHDOG_", "PROBE_", "TRIAL_")
+FREE = (
+    "SERVING_CONFIGURATIONS",
+    "SERVING_RATES",
+    "INPUT_PATH",
+    "LOGICAL_GPUS",
+    "RESULTS_PATH",
+    "OUTPUT_PATH",
+    "COMMIT",
+    "RUN_LABEL",
+)
+FREE_STARTS = (
+    "COMPARISON_",
+    "NAIVE_",
+    "CONTINUOUS_",
+    "RAY_",
+    "ROUTER_",
+    "PLANNED_",
+    "DATASET",
+    "WATCHDOG_",
+    "PROBE_",
+    "TRIAL_",
+)
 HARDWARE = ("cpu", "cpus", "gpus")
 
 

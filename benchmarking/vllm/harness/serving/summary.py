@@ -89,18 +89,33 @@ def failures(section: Section) -> Table:
 
 
 def verdict(section: Section, price: float | None) -> str:
-    """One sentence: which configuration wins, and against what."""
+    """Which configuration wins, and against what; where costs are level, what sets them apart beyond the targets."""
     found = decisions.winner(section, price)
     if found is None:
         return "No configuration meets the targets at any rate that was offered."
     name, paid, row = found
     tokens = max((one for one in section.rows if one["status"] == "ok"), key=_tokens_per_s)
-    told = (
-        f"{name} meets the targets at the lowest cost: {figure(paid)} {decisions.unit(row, price)} an accepted response"
-    )
+    told = f"{figure(paid)} {decisions.unit(row, price)} an accepted response at {_rate(row)}/s offered"
     most = f"most tokens/s: {figure(_tokens_per_s(tokens))} by {tokens['configuration']} at {_rate(tokens)}/s"
     doubt = "" if row["client"]["held"] else " The client did not hold that rate."
-    return f"{told} at {_rate(row)}/s offered, {figure(_goodput(row))}/s accepted ({most}).{doubt}"
+    level = [one[0] for one in decisions.level(section, price)]
+    if len(level) == 1:
+        sentence = (
+            f"{name} meets the targets at the lowest cost: {told}, {figure(decisions.goodput_rps(row))}/s accepted"
+        )
+        return f"{sentence} ({most}).{doubt}"
+    sentence = f"{', '.join(level)} meet the targets at costs that differ no more than repeats do: {told} with {name}"
+    return f"{sentence} ({most}).{_beyond(section, level)}{doubt}"
+
+
+def _beyond(section: Section, level: Sequence[str]) -> str:
+    found = decisions.accepted_beyond(section, level)
+    if found is None:
+        return ""
+    rate, accepted = found
+    ranked = sorted(accepted.items(), key=lambda one: -one[1])
+    told = ", ".join(f"{name} {figure(rps)}/s" for name, rps in ranked)
+    return f" Beyond them, at {rate:g}/s offered, one row each accepted: {told}."
 
 
 def as_json(section: Section, price: float | None) -> dict[str, Any]:
@@ -108,6 +123,7 @@ def as_json(section: Section, price: float | None) -> dict[str, Any]:
     found = decisions.winner(section, price)
     return {
         "winner": found[0] if found else None,
+        "level": [one[0] for one in decisions.level(section, price)],
         "cost_per_accepted": found[1] if found else None,
         "cost_unit": decisions.unit(section.first, price),
         "targets": section.first["targets"],
@@ -127,7 +143,7 @@ def _short(row: Row, price: float | None) -> dict[str, Any]:
         },
         "offered_rps": row["rate"]["offered_rps"],
         "completed_rps": completed_rps(row),
-        "goodput_rps": _goodput(row),
+        "goodput_rps": decisions.goodput_rps(row),
         "output_tokens_per_s": _tokens_per_s(row),
         "ttft_p95_s": latency["ttft_s"]["p95"],
         "itl_p95_s": latency["itl_s"]["p95"],
@@ -144,7 +160,7 @@ def _caller_cells(row: Row, price: float | None) -> tuple[str, ...]:
         figure(_tokens_per_s(row)),
         figure(latency["ttft_s"]["p50"]),
         *(_percentile(latency[key], 95, completed) for key in ("ttft_s", "itl_s", "e2e_s")),
-        figure(_goodput(row)),
+        figure(decisions.goodput_rps(row)),
         figure(cost.per_accepted(row, price)),
         "hold" if not row["violations"] else "; ".join(text.partition(",")[0] for text in row["violations"]),
     )
@@ -201,10 +217,6 @@ def _queue(histogram: Row | None) -> str:
         return UNKNOWN
     low, high = bounds
     return f"> {low:g}" if high is None else f"{low:g} to {high:g}"
-
-
-def _goodput(row: Row) -> float:
-    return row["counts"]["accepted"] / float(row["wall_s"]) if row["wall_s"] else 0.0
 
 
 def _tokens_per_s(row: Row) -> float:
