@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import config
 import pytest
 from harness import record_file, records, schema
 from harness.comparison import comparability
+from harness.report import page as report_page
+from harness.serving import page as serving_page
+from harness.serving import row_file
 from synthetic import failed, record, with_settings
 
 SUITE = Path(records.__file__).resolve().parents[1]
@@ -269,3 +273,13 @@ def test_compare_says_which_line_is_wrong_without_a_traceback(tmp_path, option):
     environment = {**os.environ, "BENCH_RESULTS_PATH": str(tmp_path)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr.partition(": ")[0]) == (1, f"{path}:1")
+
+
+def test_the_committed_pages_are_those_of_the_committed_records(tmp_path):
+    """Otherwise: make report, and serving-scorecard.py --report, both with RESULTS_PATH=results."""
+    shutil.copytree(SUITE / "results", tmp_path / "results")
+    rows = row_file.load(SUITE / "results")
+    made = [*report_page.write(record_file.load(SUITE / "results"), tmp_path / "results", None)]
+    made.append(serving_page.write(rows, tmp_path / "results", None))
+    for path in made:
+        assert path.read_text() == (SUITE / "results" / path.name).read_text(), path.name
