@@ -13,10 +13,10 @@ DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
 LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench serving report test test-slow lint chromium clean
+.PHONY: help setup bench serving report test test-cluster test-slow lint chromium clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/installed $(MODEL) $(DATASET)  ## .venv with the pinned packages, the local model, its dataset
 
@@ -30,7 +30,10 @@ report: setup  ## the committed records as a page: benchmarking/vllm/results/rep
 	BENCH_RESULTS_PATH=results $(BIN)/python $(SUITE)/compare.py --report
 
 test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-cluster: setup $(VENV)/installed-dev  ## strategies on several Ray nodes, nodes and engines killed; 20 minutes
+	$(BIN)/python -m pytest -m cluster
 
 test-slow: setup $(VENV)/installed-dev  ## tests that take minutes and a quiet machine
 	$(BIN)/python -m pytest -m slow

@@ -1,11 +1,15 @@
 """Fixtures that several tests share."""
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from script_runs import PROMPT_LEN, ROWS
 
 # No test may wait for a hub, join a Ray that runs here, or depend on a user's overrides.
 os.environ |= {"HF_HUB_OFFLINE": "1", "RAY_ADDRESS": "local"}
@@ -25,6 +29,20 @@ def tokenizer(model_folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(model_folder)
+
+
+@pytest.fixture(scope="session")
+def half_hit(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """ROWS prompts of PROMPT_LEN tokens, each twice under different ids; ids and order are shuffled."""
+    draw = random.Random(7)
+    words = sorted(word for word in tokenizer.get_vocab() if word.startswith("Ġ") and word[1:].isalpha())
+    prompts = ["".join(f" {word[1:]}" for word in draw.sample(words, PROMPT_LEN)) for _ in range(ROWS // 2)]
+    assert {len(tokenizer.encode(prompt)) for prompt in prompts} == {PROMPT_LEN}
+    rows = list(zip(draw.sample(range(10_000), ROWS), prompts * 2, strict=True))
+    draw.shuffle(rows)
+    path = tmp_path_factory.mktemp("half-hit") / "half_hit.parquet"
+    pq.write_table(pa.table({"id": [row[0] for row in rows], "prompt": [row[1] for row in rows]}), path)
+    return path
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ KV_BLOCKS, BLOCK_SIZE = 2048, 16
 
 class SimulatedEngine:
     """Set in the environment: SIMULATED_STEP_S, SIMULATED_FOLDER (each engine leaves its process's id and the names of
-    the requests that it was given there), and, as token ids, SIMULATED_REFUSED and SIMULATED_DEADLY prompts' firsts."""
+    the requests that it was given there), SIMULATED_BROKEN (so many engines fail to start), and, as token ids,
+    SIMULATED_REFUSED and SIMULATED_DEADLY prompts' firsts."""
 
     def __init__(self, _args: dict[str, Any], sampling: dict[str, Any], on_step: Callable[[int], None]) -> None:
         self.kv_blocks, self.block_size = KV_BLOCKS, BLOCK_SIZE
@@ -24,6 +26,10 @@ class SimulatedEngine:
         self._running: dict[str, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
         self._lost = False
         folder = Path(os.environ["SIMULATED_FOLDER"])
+        for number in range(int(os.environ.get("SIMULATED_BROKEN", "0"))):
+            with suppress(FileExistsError):
+                (folder / f"{number}.broken").touch(exist_ok=False)
+                raise ValueError("the simulated engine does not start")
         (folder / f"{os.getpid()}.engine").touch()
         self._log = (folder / f"{os.getpid()}.requests").open("a", buffering=1)
         self._steps = asyncio.get_running_loop().create_task(self._step())

@@ -32,7 +32,7 @@ def test_the_address_for_jobs_is_refused_with_the_command_that_takes_it(monkeypa
         cluster.connect()
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_script_joins_the_cluster_of_its_head_node_also_where_that_asks_for_a_token(tmp_path: Path) -> None:
     """As on a head node where a local Ray ran before: it left a token, and `ray start` then asks for one."""
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:

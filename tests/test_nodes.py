@@ -22,7 +22,7 @@ import ray_nodes
 from harness import record_file, schema
 from ray_nodes import Nodes, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = ROOT / "benchmarking" / "vllm"
@@ -32,6 +32,8 @@ ROWS, OUTPUT_LEN, PROMPT_LEN = 64, 8, 40
 # Long enough that a node can be killed in the middle, in batches small enough that both engines get some.
 BATCHES = dict.fromkeys(("NAIVE_BATCH_SIZE", "CONTINUOUS_BATCH_SIZE", "RAY_BATCH_SIZE"), 8)
 LONG = {"OUTPUT_LEN": 400, "MAX_NUM_SEQS": 4, **BATCHES, "WATCHDOG_STALL_S": 45}
+# Runs the lost rows again on the engines that are left; others return too few, or none.
+SEES_TO_IT = ("prefix-planned",)
 TIMEOUT_S = 240
 # A dead node is noticed within seconds; rows that are lost for good end the run after the stall limit.
 BOUND_S = 180
@@ -176,7 +178,7 @@ def job_variables(knobs: dict[str, str]) -> str:
     return '{"env_vars": ' + json.dumps(variables)[:-1] + ", "
 
 
-@pytest.mark.parametrize("script", ["naive-batch", "continuous-batch", "ray-data"])
+@pytest.mark.parametrize("script", STRATEGIES)
 def test_a_node_killed_in_mid_run_is_named_with_its_rows_and_the_run_ends_in_bounded_time(
     script: str, nodes: Nodes, knobs: dict[str, str], tmp_path: Path
 ) -> None:
@@ -192,6 +194,11 @@ def test_a_node_killed_in_mid_run_is_named_with_its_rows_and_the_run_ends_in_bou
             nodes.add_worker()
     record = json.loads(output.splitlines()[-1])
     print(f"{script}: {time.monotonic() - killed:.0f} s after the kill {record['status']}: {record['error']}")
+    if script in SEES_TO_IT:
+        assert (record["status"], record["error"], record["rows"]["out"]) == ("ok", None, ROWS)
+        assert record["rows"]["redone"] > 0
+        assert any(victim.address in warning for warning in record["warnings"])
+        return
     assert record["status"] in ("invalid", "failed")
     assert process.returncode == {"invalid": 1, "failed": 2}[record["status"]]
     lost = rf"node {victim.address} \(id \w+\) is gone .* and with it engine {victim.address}:\d+: when last heard, "

@@ -15,7 +15,7 @@ from harness.comparison import comparability
 from harness.planning.admission import START_LAG
 from harness.prediction import forecast, prefix_tree, prompt_set, record_forecast
 from harness.prediction.feeding import Dataset
-from test_strategies import run_script, start_script, wait_until_generating
+from script_runs import run_script, start_script, wait_until_generating
 
 GROUPS, EACH, PREFIX, OWN, OUTPUT_LEN = 24, 6, 80, 33, 40
 ROWS = GROUPS * EACH
@@ -91,7 +91,7 @@ def test_the_engine_is_told_nothing_that_the_others_are_not(small: Run) -> None:
     assert comparability.disturbances(record) == []
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_killed_run_is_continued_and_survives_its_engines_death_with_every_row_once(
     tmp_path: Path, grouped: Path, model_folder: Path
 ) -> None:

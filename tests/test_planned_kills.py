@@ -26,6 +26,8 @@ from harness.planning.admission import START_LAG
 from harness.planning.engine_actor import REPORT_S
 from simulated_engine import wait_for
 
+pytestmark = pytest.mark.cluster
+
 TESTS = Path(__file__).parent
 ROWS, GROUPS, OUTPUT_LEN, IN_FLIGHT, STEP_S = 1800, 60, 12, 32, 0.02
 
@@ -122,7 +124,6 @@ def bench(tmp_path: Path, prompts: dict[int, str], ray_address: str, model_folde
     return Bench(environment, tmp_path / "run", prompts)
 
 
-@pytest.mark.slow
 def test_without_trouble_every_row_is_given_to_one_engine_once(bench: Bench, tokenizer: Any) -> None:
     bench.run()
     bench.assert_all_answered(tokenizer)
@@ -133,7 +134,22 @@ def test_without_trouble_every_row_is_given_to_one_engine_once(bench: Bench, tok
     assert not list((bench.folder / "answers").glob("unfinished-*"))
 
 
-@pytest.mark.slow
+def test_an_engine_that_does_not_start_is_replaced_once_another_has_started(bench: Bench, tokenizer: Any) -> None:
+    bench.run(SIMULATED_BROKEN=1)
+    bench.assert_all_answered(tokenizer)
+    (reason,) = bench.told()["lost_engines"]
+    assert "does not start" in reason
+    assert len(bench.engines()) == 2
+
+
+def test_engines_none_of_which_starts_end_the_run_with_the_reason(bench: Bench) -> None:
+    with bench.start(SIMULATED_BROKEN=9) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no engine started; the first to fail: " in errors
+    assert "does not start" in errors
+
+
 def test_a_row_that_engines_refuse_is_named_and_the_others_are_answered(bench: Bench, tokenizer: Any) -> None:
     row = next(iter(bench.prompts))
     first = tokenizer.encode(bench.prompts[row])[0]
@@ -144,7 +160,6 @@ def test_a_row_that_engines_refuse_is_named_and_the_others_are_answered(bench: B
     assert "does not like it" in bench.told()["given_up"][str(row)]
 
 
-@pytest.mark.slow
 def test_a_row_that_kills_engines_is_named_and_the_others_are_answered(bench: Bench, tokenizer: Any) -> None:
     deadly = 20_000
     bench.prompts = {**bench.prompts, deadly: " zebra and nothing else"}
@@ -182,7 +197,7 @@ def kill_engines(bench: Bench, process: "subprocess.Popen[str]", rng: random.Ran
     return len(killed)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed > 0)) for seed in range(5)])
+@pytest.mark.parametrize("seed", range(5))
 def test_engines_killed_at_random_moments_cost_no_row_and_double_none(seed: int, bench: Bench, tokenizer: Any) -> None:
     with bench.start() as process:
         killed = kill_engines(bench, process, random.Random(seed))
@@ -197,14 +212,12 @@ def test_engines_killed_at_random_moments_cost_no_row_and_double_none(seed: int,
     assert killed - 1 <= len(bench.told()["lost_engines"]) <= killed
 
 
-@pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 1), *(pytest.param(seed, KILLS, marks=pytest.mark.slow) for seed in (1, 2, 3))]
-)
+@pytest.mark.parametrize("seed", range(3))
 def test_a_driver_killed_at_random_moments_is_continued_by_the_next_run(
-    seed: int, kills: int, bench: Bench, tokenizer: Any
+    seed: int, bench: Bench, tokenizer: Any
 ) -> None:
     rng = random.Random(seed)
-    for _ in range(kills):
+    for _ in range(KILLS):
         before = sum(bench.given().values())
         with bench.start() as process:
             wait_for(lambda before=before: sum(bench.given().values()) > before)  # type: ignore[misc]
@@ -217,6 +230,6 @@ def test_a_driver_killed_at_random_moments_is_continued_by_the_next_run(
     # What was finished is not computed again, but for the rows in flight and those of the last moment's part.
     a_moment_s = 1.0
     lost_a_kill = 2 * IN_FLIGHT * (1 + a_moment_s / (OUTPUT_LEN * STEP_S))
-    assert bench.told()["continued_rows"] >= started - kills * lost_a_kill
-    assert sum(bench.given().values()) - ROWS <= kills * lost_a_kill
+    assert bench.told()["continued_rows"] >= started - KILLS * lost_a_kill
+    assert sum(bench.given().values()) - ROWS <= KILLS * lost_a_kill
     assert not list((bench.folder / "answers").glob("unfinished-*"))

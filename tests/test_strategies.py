@@ -1,27 +1,18 @@
-"""All seven strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand.
-
-Half of its prompts are answered from the prefix cache: every prompt occurs twice and is one token longer than a whole
-number of blocks, so the first of a pair hits nothing and the second all its blocks, whichever comes first.
-"""
+"""All seven strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand."""
 
 import difflib
 import json
-import os
-import random
 import re
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from script_runs import BLOCK, BLOCKS, OUTPUT_LEN, PROMPT_LEN, ROWS, SUITE, environment
 
 ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "benchmarking" / "vllm"
 STRATEGIES = (
     "naive-batch",
     "naive-batch-sorted",
@@ -31,52 +22,8 @@ STRATEGIES = (
     "ray-data",
     "prefix-planned",
 )
-ROWS, BLOCK, BLOCKS, OUTPUT_LEN = 96, 16, 4, 8
-PROMPT_LEN = BLOCKS * BLOCK + 1
 
 Run = tuple[dict[str, Any], pa.Table]
-
-
-def environment(folder: Path, **knobs: Any) -> dict[str, str]:
-    """A user's environment with the local profile, and `knobs` on top; not that of the make that runs these tests."""
-    return {
-        **{name: value for name, value in os.environ.items() if "MAKE" not in name},
-        "PYTHONPATH": str(Path(__file__).parent),
-        "BENCH_PROFILE": "local-cpu",
-        "BENCH_RESULTS_PATH": str(folder / "results"),
-        **{f"BENCH_{name}": str(value) for name, value in knobs.items()},
-    }
-
-
-def start_script(script: str, folder: Path, **knobs: Any) -> "subprocess.Popen[str]":
-    """Starts a strategy's script as a user does."""
-    command = [sys.executable, str(SUITE / f"{script}.py")]
-    return subprocess.Popen(
-        command, env=environment(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, Any], str]:
-    """Runs a strategy's script to its end; (exit code, record on stdout's last line, stderr)."""
-    with start_script(script, folder, **knobs) as process:
-        output, errors = process.communicate(timeout=300)
-    lines = output.strip().splitlines()
-    assert lines, f"{script} printed nothing; its stderr ends in:\n{errors[-3000:]}"
-    return process.returncode, json.loads(lines[-1]), errors
-
-
-@pytest.fixture(scope="module")
-def half_hit(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
-    """ROWS prompts of PROMPT_LEN tokens, each twice under different ids; ids and order are shuffled."""
-    draw = random.Random(7)
-    words = sorted(word for word in tokenizer.get_vocab() if word.startswith("Ġ") and word[1:].isalpha())
-    prompts = ["".join(f" {word[1:]}" for word in draw.sample(words, PROMPT_LEN)) for _ in range(ROWS // 2)]
-    assert {len(tokenizer.encode(prompt)) for prompt in prompts} == {PROMPT_LEN}
-    rows = list(zip(draw.sample(range(10_000), ROWS), prompts * 2, strict=True))
-    draw.shuffle(rows)
-    path = tmp_path_factory.mktemp("half-hit") / "half_hit.parquet"
-    pq.write_table(pa.table({"id": [row[0] for row in rows], "prompt": [row[1] for row in rows]}), path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -203,54 +150,6 @@ def test_each_run_leaves_its_engines_time_series_beside_its_record(runs: dict[st
         series = pq.read_table(folder / "results" / "timeseries" / f"{record['run_id']}.parquet")
         assert series["generation_tokens"].to_pylist()[-1] == ROWS * OUTPUT_LEN
         assert series["t_s"].to_pylist() == sorted(series["t_s"].to_pylist())
-
-
-def test_daft_losing_rows_is_an_invalid_run_and_never_a_time(
-    tmp_path: Path, half_hit: Path, model_folder: Path
-) -> None:
-    """Daft 0.7.26 loses rows with more than one partition: the real fault, on two real engines."""
-    code, record, _ = run_script(
-        "continuous-batch",
-        tmp_path,
-        MODEL_NAME=model_folder,
-        INPUT_PATH=half_hit,
-        OUTPUT_LEN=OUTPUT_LEN,
-        CONTINUOUS_PARTITIONS=8,
-        WATCHDOG_STALL_S=20,
-    )
-    assert code == 1
-    assert record["status"] == "invalid"
-    assert record["rows"]["missing"] > 0
-    assert f"{record['rows']['missing']} of {ROWS} rows missing" in record["error"]
-
-
-def test_an_engine_that_dies_ends_the_run_as_failed_with_its_last_metrics_and_nothing_left_running(
-    tmp_path: Path, half_hit: Path, model_folder: Path
-) -> None:
-    knobs = {"MODEL_NAME": model_folder, "INPUT_PATH": half_hit, "OUTPUT_LEN": 600}
-    with start_script("continuous-batch", tmp_path, **knobs) as process:
-        family = wait_until_generating(process)
-        core = next(child for child in family if child.name().startswith("VLLM"))
-        core.kill()
-        killed = time.monotonic()
-        output, errors = process.communicate(timeout=120)
-    assert time.monotonic() - killed < 60
-    assert process.returncode == 2, errors[-3000:]
-    record = json.loads(output.strip().splitlines()[-1])
-    assert record["status"] == "failed"
-    assert f"engine {record['engines'][0]['engine']} died" in record["error"]
-    assert 0 < record["counters"]["generation_tokens"] < ROWS * 600
-    assert record["phases_s"]["steady"] > 0
-    assert psutil.wait_procs(family, timeout=10)[1] == []
-
-
-def wait_until_generating(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """Follows the run's progress lines until requests are running; returns every process of the run."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "running" in line and "running 0" not in line:
-            return psutil.Process(process.pid).children(recursive=True)
-    raise AssertionError("the run ended before it generated anything")
 
 
 def test_every_strategy_script_is_run_by_these_tests() -> None:

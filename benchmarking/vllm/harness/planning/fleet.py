@@ -62,6 +62,7 @@ class Fleet:
         self._refused: set[int] = set()
         self._restarts_left = config.PLANNED_RESTARTS
         self._worked = False  # whether any engine was ever ready
+        self._never_started: dict[int, str] = {}  # number → why; replaced once another engine has shown that it can be
 
     def run(self, windows: Iterator[Window], answers: Answers) -> None:
         """Runs all rows and adds them to `answers`, but for those that cannot run (continuity.current.given_up).
@@ -160,6 +161,8 @@ class Fleet:
         if report is None:  # start() has returned
             engine.ready = self._worked = True
             continuity.current.starting_since = None
+            for number in list(self._never_started):
+                self._replace(number, self._never_started.pop(number))
             return
         engine.in_hand = report.waiting + engine.sent - report.received
         self._collect(engine, report.ended, answers)
@@ -198,11 +201,16 @@ class Fleet:
 
     def _lost(self, engine: Engine, reason: str, not_begun: int) -> None:
         """The engine is gone. What it had not reported is run again; so many rows, the last ones, it had not begun."""
-        if not self._worked:
-            raise RuntimeError(f"no engine started; the first to fail: {reason}")
         print(f"engine {engine.number + 1} of {config.CONCURRENCY} is lost: {reason}", file=sys.stderr)
         ray.kill(engine.actor)
         del self._engines[engine.number]
+        if not self._worked:
+            self._never_started[engine.number] = reason
+            if not self._engines:
+                first = next(iter(self._never_started.values()))
+                raise RuntimeError(f"no engine started; the first to fail: {first}")
+            continuity.current.lost_engines.append(reason)
+            return
         keys = list(engine.given)
         # Rows are begun in the order in which they were given.
         begun, others = keys[: len(keys) - not_begun], keys[len(keys) - not_begun :]

@@ -1,0 +1,47 @@
+"""Runs that go wrong in a peer's hands, on real engines: rows that Daft loses, an engine that dies."""
+
+import json
+import time
+from pathlib import Path
+
+import psutil
+from script_runs import OUTPUT_LEN, ROWS, run_script, start_script, wait_until_generating
+
+
+def test_daft_losing_rows_is_an_invalid_run_and_never_a_time(
+    tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    """Daft 0.7.26 loses rows with more than one partition: the real fault, on two real engines."""
+    code, record, _ = run_script(
+        "continuous-batch",
+        tmp_path,
+        MODEL_NAME=model_folder,
+        INPUT_PATH=half_hit,
+        OUTPUT_LEN=OUTPUT_LEN,
+        CONTINUOUS_PARTITIONS=8,
+        WATCHDOG_STALL_S=20,
+    )
+    assert code == 1
+    assert record["status"] == "invalid"
+    assert record["rows"]["missing"] > 0
+    assert f"{record['rows']['missing']} of {ROWS} rows missing" in record["error"]
+
+
+def test_an_engine_that_dies_ends_the_run_as_failed_with_its_last_metrics_and_nothing_left_running(
+    tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    knobs = {"MODEL_NAME": model_folder, "INPUT_PATH": half_hit, "OUTPUT_LEN": 600}
+    with start_script("continuous-batch", tmp_path, **knobs) as process:
+        family = wait_until_generating(process)
+        core = next(child for child in family if child.name().startswith("VLLM"))
+        core.kill()
+        killed = time.monotonic()
+        output, errors = process.communicate(timeout=120)
+    assert time.monotonic() - killed < 60
+    assert process.returncode == 2, errors[-3000:]
+    record = json.loads(output.strip().splitlines()[-1])
+    assert record["status"] == "failed"
+    assert f"engine {record['engines'][0]['engine']} died" in record["error"]
+    assert 0 < record["counters"]["generation_tokens"] < ROWS * 600
+    assert record["phases_s"]["steady"] > 0
+    assert psutil.wait_procs(family, timeout=10)[1] == []
