@@ -1,4 +1,4 @@
-"""All seven strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand."""
+"""All strategies end to end: real Ray, real vLLM engines on CPU, a dataset whose hit rate is known beforehand."""
 
 import difflib
 import json
@@ -19,6 +19,7 @@ STRATEGIES = (
     "continuous-batch",
     "continuous-batch-sorted",
     "prefix-bucketing",
+    "prefix-bucketing-sorted",
     "ray-data",
     "prefix-planned",
 )
@@ -157,7 +158,7 @@ def test_every_strategy_script_is_run_by_these_tests() -> None:
     assert scripts == set(STRATEGIES)
 
 
-@pytest.mark.parametrize("strategy", ["naive-batch", "continuous-batch"])
+@pytest.mark.parametrize("strategy", ["naive-batch", "continuous-batch", "prefix-bucketing"])
 def test_a_sorted_twin_differs_by_its_docstring_and_the_sort_alone(strategy: str) -> None:
     plain, ordered = ((SUITE / f"{name}.py").read_text().splitlines() for name in (strategy, f"{strategy}-sorted"))
     start = plain.index("import config")

@@ -44,8 +44,8 @@ NOT_CONDITIONS = {
 # Knobs that only these strategies read, by how their names begin. Other strategies' runs are the same with any value.
 OWN_KNOBS = {
     "NAIVE_": ("naive-batch", "naive-batch-sorted"),
-    "CONTINUOUS_": ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing"),
-    "ROUTER_": ("prefix-bucketing",),
+    "CONTINUOUS_": ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing", "prefix-bucketing-sorted"),
+    "ROUTER_": ("prefix-bucketing", "prefix-bucketing-sorted"),
     "RAY_B": ("ray-data",),
     "RAY_MAX_": ("ray-data",),
     "PLANNED_": ("prefix-planned",),

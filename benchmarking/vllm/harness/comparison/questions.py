@@ -41,7 +41,10 @@ def pair(topic: str, baseline: str, contender: str) -> Question:
     return Question(topic, f"{baseline} → {contender}", {baseline: 1, contender: -1})
 
 
-DAFT = ("naive-batch", "naive-batch-sorted", "continuous-batch", "continuous-batch-sorted", "prefix-bucketing")
+DAFT = (
+    *("naive-batch", "naive-batch-sorted", "continuous-batch", "continuous-batch-sorted"),
+    *("prefix-bucketing", "prefix-bucketing-sorted"),
+)
 # Time without either, with order, with routing, and with both: above 1, both bring more than the product of each.
 INTERACTION = {
     "continuous-batch": -1,
@@ -53,10 +56,10 @@ INTERACTION = {
 QUESTIONS = (
     pair("What does order do for static batches?", "naive-batch", "naive-batch-sorted"),
     pair("What does order do for continuous batching?", "continuous-batch", "continuous-batch-sorted"),
+    pair("What does order do for routed batches?", "prefix-bucketing", "prefix-bucketing-sorted"),
     pair("What does routing do?", "continuous-batch", "prefix-bucketing"),
     pair("Order or routing, or both?", "continuous-batch-sorted", "prefix-bucketing"),
     pair("Order or routing, or both?", "continuous-batch-sorted", "prefix-bucketing-sorted"),
-    pair("Order or routing, or both?", "prefix-bucketing", "prefix-bucketing-sorted"),
     Question("Order or routing, or both?", "product of each → both", INTERACTION),
     pair("Static or continuous batches?", "naive-batch", "continuous-batch"),
     *(pair("Daft or Ray Data?", "ray-data", strategy) for strategy in DAFT),

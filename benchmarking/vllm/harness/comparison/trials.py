@@ -24,6 +24,7 @@ STRATEGIES = (
     "continuous-batch",
     "continuous-batch-sorted",
     "prefix-bucketing",
+    "prefix-bucketing-sorted",
     "ray-data",
     "prefix-planned",
 )

@@ -160,6 +160,7 @@ PROVIDED: dict[str, Callable[[Dataset, Knobs], Iterable[Submission]]] = {
         data.order.rows, knobs["CONTINUOUS_BATCH_SIZE"]
     ),
     "prefix-bucketing": lambda data, knobs: daft_routing.in_buckets(_arrival(data), data.order, knobs),
+    "prefix-bucketing-sorted": lambda data, knobs: daft_routing.in_buckets(data.order.rows, data.order, knobs),
 }
 
 STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
@@ -168,6 +169,7 @@ STRATEGIES: dict[str, Callable[[Dataset, Knobs], list[Feed]]] = {
     "continuous-batch": lambda data, knobs: daft_provider("continuous-batch", data, knobs),
     "continuous-batch-sorted": lambda data, knobs: daft_provider("continuous-batch-sorted", data, knobs),
     "prefix-bucketing": lambda data, knobs: daft_provider("prefix-bucketing", data, knobs),
+    "prefix-bucketing-sorted": lambda data, knobs: daft_provider("prefix-bucketing-sorted", data, knobs),
     "ray-data": ray_data,
     "prefix-planned": planned,
     "perfect-placement": perfect_placement,

@@ -10,10 +10,11 @@ STRATEGY_COLORS = {
     "continuous-batch": "#D55E00",
     "continuous-batch-sorted": "#E69F00",
     "prefix-bucketing": "#009E73",
+    "prefix-bucketing-sorted": "#4818F0",
     "ray-data": "#CC79A7",
     "prefix-planned": "#000000",
 }
-DASHES = ("", "8 3", "2 3", "8 3 2 3", "12 4", "4 4", "1 5")
+DASHES = ("", "8 3", "2 3", "8 3 2 3", "12 4", "4 4", "1 5", "6 2 2 2")
 OTHER_COLOR = "#777777"
 
 # From dark to light, evenly in lightness (after matplotlib's cividis), so that neighbours differ in grey too.

@@ -20,7 +20,7 @@ from harness.simulation.outcome import Outcome
 from harness.simulation.step_time import Efficiency, step_time
 
 # LLM and AsyncLLM send all rows of these at once, so that the engine's counters show how fast they arrive.
-ALL_AT_ONCE = ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing")
+ALL_AT_ONCE = ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing", "prefix-bucketing-sorted")
 
 
 def can_simulate(record: Record) -> bool:
