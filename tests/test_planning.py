@@ -1,12 +1,18 @@
 """The plan: rows in order of their tokens, groups kept together, work shared out evenly. No Ray, no engine."""
 
+import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness.overrides import SUITE_DIR
 from harness.planning.queues import Queues, Stretch, shares
 from harness.planning.survival import Survival
 from harness.planning.suspects import FEW, Suspects
@@ -190,3 +196,15 @@ def test_early_ends_lower_the_expectation_without_the_bias_of_short_ones_ending_
     assert chance == pytest.approx(sum(length > 30 for length in lengths) / len(lengths), abs=0.01)
     # Those that ended had 15 tokens on average; the others are known to have more.
     assert survival.mean_length > 60
+
+
+def test_the_script_that_measures_planning_plans_every_row_and_keeps_a_line(tmp_path: Path) -> None:
+    environment = os.environ | {"BENCH_PROFILE": "local-cpu", "BENCH_RESULTS_PATH": str(tmp_path)}
+    command = [sys.executable, "planning-speed.py", "--rows", "3000", "--tokens", "300"]
+    done = subprocess.run(command, cwd=SUITE_DIR, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "planning-speed.jsonl").read_text())["planned"]
+    # Every prefix is a group of its own.
+    assert (kept["rows"], kept["groups"]) == (3000, 512)
+    assert 0 < kept["plan_s"] < 30
+    assert kept["peak_memory_bytes"] < 4e9

@@ -8,8 +8,9 @@ Needs neither a GPU nor the datasets: what engines react to of them lies beside 
 what is missing is made from the dataset. --write keeps the fit in `calibration.json`, from where simulate.py takes it.
 
 Prints for each record the measured seconds, those of the fit on all records ("fitted"), and those of a fit on all
-others ("predicted"). Runs with a logits processor (varying output lengths) are predicted, but in no fit. Exits 1 if the
-predicted steady time of another run is off by more than 15 %.
+others ("predicted"). Records that are newer than the kept fit stay out of both; the kept fit predicts them, below. Runs
+with a logits processor (varying output lengths) are predicted, but in no fit. Exits 1 if the predicted steady time of
+another run is off by more than 15 %.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 import config
 from harness.prediction import record_forecast
 from harness.simulation import calibration, fitting
-from harness.simulation.calibration import Run
+from harness.simulation.calibration import Calibration, Run
 from harness.simulation.outcome import Outcome
 
 TOLERANCE = 0.15
@@ -33,7 +34,11 @@ HEAD = (
 def main() -> None:
     args = _arguments()
     try:
-        runs = calibration.load(args.results, args.datasets, args.model)
+        found = calibration.load(args.results, args.datasets, args.model)
+        kept = calibration.read(args.results) if (args.results / calibration.FILE_NAME).exists() else None
+        newer = [run for run in found if run.plain and kept and run.record["run_id"] not in kept.runs]
+        # Those that the kept fit does not know are its test, unless they are to be part of it.
+        runs = [run for run in found if args.write or run not in newer]
         readings = {reading: calibration.calibrate(runs, args.results, reading) for reading in fitting.READINGS}
     except ValueError as error:
         sys.exit(str(error))
@@ -49,10 +54,23 @@ def main() -> None:
         off += [abs(_off(run, predicted))] if run.plain else []
         print(_line(run, fitted, predicted))
     print(f"{len(off)} runs, each predicted from the others: the worst steady time is off by {max(off):.1%}")
+    if kept and newer and not args.write:
+        off += _foretell(newer, kept)
     if args.write:
         text = json.dumps(calibration.as_json(runs, readings), indent=1)
-        (args.results / "calibration.json").write_text(text + "\n")
+        (args.results / calibration.FILE_NAME).write_text(text + "\n")
     sys.exit(max(off) > TOLERANCE)
+
+
+def _foretell(newer: list[Run], kept: Calibration) -> list[float]:
+    """The kept fit on runs that were made after it: the strictest test that there is."""
+    off = []
+    for run in newer:
+        foretold = calibration.predict(run, kept.readings["attention"])
+        off.append(abs(_off(run, foretold)))
+        print(_line(run, foretold, foretold))
+    print(f"{len(off)} runs newer than the kept fit, foretold by it: the worst steady time is off by {max(off):.1%}")
+    return off
 
 
 def _off(run: Run, predicted: Outcome) -> float:

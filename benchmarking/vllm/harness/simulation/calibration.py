@@ -22,6 +22,7 @@ from harness.simulation.outcome import Outcome
 from harness.simulation.step_time import Efficiency
 
 SCHEMA = 1
+FILE_NAME = "calibration.json"
 _KEPT: dict[tuple[str, Efficiency], list[Any]] = {}
 
 
@@ -152,14 +153,15 @@ class Calibration(NamedTuple):
     model: ModelShape
     start: Start
     readings: dict[str, Efficiency]
+    runs: list[str]  # ids of the records that it was fitted to
 
 
 def read(results: Path) -> Calibration:
     """The committed fit. Raises ValueError where there is none."""
-    path = results / "calibration.json"
+    path = results / FILE_NAME
     if not path.exists():
         raise ValueError(f"expected {path}, found none; calibrate-simulation.py --write makes it from records")
     kept = json.loads(path.read_text())
     model = model_shape.read(str(results / "models" / kept["model"]))
     readings = {reading: Efficiency(**found) for reading, found in kept["readings"].items()}
-    return Calibration(gpus.find(kept["gpu"]), model, Start(**kept["start"]), readings)
+    return Calibration(gpus.find(kept["gpu"]), model, Start(**kept["start"]), readings, kept["runs"])
