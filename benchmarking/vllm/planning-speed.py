@@ -63,7 +63,7 @@ def planned(rows: int, tokens: int) -> Record:
 
     draw = np.random.default_rng(config.DATASET_SEED)
     ids = draw.integers(0, 150_000, (rows, tokens), dtype=np.int32)
-    ids[:, :PREFIX_LEN] = ids[draw.integers(0, min(PREFIXES, rows), rows), :PREFIX_LEN]
+    ids[:, :PREFIX_LEN] = ids[draw.permutation(rows) % PREFIXES, :PREFIX_LEN]
     given = window.Tokenized(pa.array(np.arange(rows)), ids.ravel(), np.full(rows, tokens))
     started = time.perf_counter()
     plan = window.plan(0, given, config.BLOCK_SIZE, config.OUTPUT_LEN)
