@@ -40,9 +40,10 @@ def test_a_script_joins_the_cluster_of_its_head_node_also_where_that_asks_for_a_
         environ = {**mine, "HOME": str(tmp_path), "RAY_TMPDIR": folder, "BENCH_PROFILE": "local-cpu"}
         command = [sys.executable, "-m", "ray.scripts.scripts"]
         subprocess.run([*command, "get-auth-token", "--generate"], env=environ, check=True, capture_output=True)
-        start = [*command, "start", "--head", "--port=6392", "--num-gpus=3", "--include-dashboard=false"]
+        start = [*command, "start", "--head", "--port=0", "--num-gpus=3", "--include-dashboard=false"]
         done = subprocess.run(start, env=environ, capture_output=True, text=True)
         try:
+            assert done.returncode == 0, done.stdout + done.stderr
             assert "authentication is enabled" in done.stdout + done.stderr
             join = "from harness import cluster; print(cluster.connect(), cluster.gpus())"
             joined = subprocess.run(

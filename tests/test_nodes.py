@@ -31,7 +31,7 @@ AS_A_JOB = "prefix-bucketing"
 ROWS, OUTPUT_LEN, PROMPT_LEN = 64, 8, 40
 # Long enough that a node can be killed in the middle, in batches small enough that both engines get some.
 BATCHES = dict.fromkeys(("NAIVE_BATCH_SIZE", "CONTINUOUS_BATCH_SIZE", "RAY_BATCH_SIZE"), 8)
-LONG = {"OUTPUT_LEN": 400, "MAX_NUM_SEQS": 4, **BATCHES, "WATCHDOG_STALL_S": 45}
+LONG = {"OUTPUT_LEN": 300, "MAX_NUM_SEQS": 4, **BATCHES, "WATCHDOG_STALL_S": 45}
 # Runs the lost rows again on the engines that are left; others return too few, or none.
 SEES_TO_IT = ("prefix-planned",)
 TIMEOUT_S = 240
