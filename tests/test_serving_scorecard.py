@@ -212,6 +212,27 @@ def test_a_row_with_another_cache_state_does_not_show_that_a_result_repeats():
     assert repeat == "unknown: the cache was cold, then warm"
 
 
+def test_a_row_that_began_warm_is_shown_as_such_and_decides_nothing():
+    cold = [row(rate=10, completed=100), row(rate=20, ttft=0.9)]
+    warm = row("max_num_seqs=32", 10.0, completed=200, cache_state="warm")
+    (section,) = group([*cold, warm])
+    assert [name for name, _, _ in decisions.level(section, None)] == ["baseline"]
+    assert {one.configuration for one in decisions.of(section, None)} == {"baseline"}
+    assert "most tokens/s: 1,000 by baseline at 20/s" in summary.verdict(section, None)
+    assert summary.scorecard(section, None).rows[-1][-1] == "hold (warm cache: not compared)"
+
+
+def test_warm_rows_alone_have_no_winner_do_not_show_that_a_result_repeats_and_still_make_a_page(tmp_path):
+    first = row(rate=20, cache_state="warm")
+    rows = [first, row(rate=20, repeat_of=first["row_id"], cache_state="warm")]
+    (section,) = group(rows)
+    assert "Nothing is compared" in summary.verdict(section, None)
+    assert "VLLM_SERVER_DEV_MODE=1" in page.write(rows, tmp_path, None).read_text()
+    mixed = group([row(rate=10), *rows])[0]
+    repeat = next(one.answer for one in decisions.of(mixed, None) if "repeatable" in one.question)
+    assert repeat == "unknown: the cache was warm, then warm"
+
+
 def test_rows_of_other_conditions_are_another_section_and_a_newer_run_replaces_its_configuration():
     other = row()
     other["config"] = {**other["config"], "MAX_MODEL_LEN": 9}
