@@ -260,12 +260,20 @@ def test_a_row_whose_rate_the_client_could_not_hold_says_so():
 
 def test_failures_that_load_explains_are_a_finding_and_others_an_error():
     planned = configurations.parse("baseline")
-    overload = row(counts={"failed": 3})
-    assert is_clean([overload], planned)
-    assert not is_clean([{**overload, "causes": {"HTTP 400": 3}}], planned)
+    low, overload = row(rate=10), row(rate=20, counts={"failed": 3})
+    assert is_clean([low, overload], planned)
+    assert not is_clean([low, {**overload, "causes": {"HTTP 400": 3}}], planned)
     assert not is_clean([row(completed=0, counts={"failed": 3})], planned)
     assert not is_clean([], planned)
     assert not is_clean([row()], configurations.parse("baseline,max_num_seqs=8"))
+
+
+def test_time_outs_at_the_lowest_rate_are_an_error_because_nothing_shows_that_load_explains_them():
+    planned = configurations.parse("baseline")
+    half = row(rate=10, completed=50, counts={"failed": 50})
+    assert half["causes"] == {"stalled": 50}
+    assert not is_clean([half], planned)
+    assert not is_clean([half, row(rate=20, counts={"failed": 3})], planned)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@
     python benchmarking/vllm/serving-scorecard.py --check                       # every record against the format
 
 Each configuration's server is started, warmed up and stopped; rates are found by themselves unless given. A row is
-recorded as soon as it is measured. Exit code 0: measured; 1: something failed that load does not explain, or a
-configuration has no row; 3: refused before any server started.
+recorded as soon as it is measured. Exit code 0: measured; 1: something failed that load does not explain (at
+a configuration's lowest rate: anything), or a configuration has no row; 3: refused before any server started.
 """
 
 import argparse
