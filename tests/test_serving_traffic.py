@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from itertools import pairwise
 
+import config
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -119,6 +120,9 @@ def test_a_users_trace_is_replayed_at_any_rate(tmp_path, suffix):
         ({"arrival_s": None}, "row 1: arrival_s None, expected seconds"),
         ({"arrival_s": float("nan")}, "row 1: arrival_s nan"),
         ({"prompt": "  "}, "row 1: prompt '  ', expected text"),
+        ({"prompt": ""}, "row 1: prompt '', expected text"),
+        ({"prompt": None}, "row 1: prompt None, expected text"),
+        ({"prompt": 5}, "row 1: prompt 5, expected text"),
         ({"output_len": 0}, "row 1: output_len 0"),
         ({"cancel_after": 9}, "row 1: cancel_after 9"),
     ],
@@ -130,6 +134,21 @@ def test_a_trace_with_a_bad_row_is_refused_by_name(tmp_path, row, expected):
         trace.load(path)
     assert expected in str(error.value)
     assert "1 of 2" in str(error.value)
+
+
+def test_a_request_of_a_trace_that_the_server_would_refuse_is_named_with_its_lengths(
+    tmp_path, tokenizer, words, monkeypatch
+):
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 64)
+    path = tmp_path / "trace.jsonl"
+    rows = [{"arrival_s": 1.0, "prompt": "".join(words[:tokens]), "output_len": 16} for tokens in (47, 48, 49, 65)]
+    path.write_text("\n".join(map(json.dumps, rows[:2])))
+    assert len(trace.load(path, tokenizer)) == 2
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(TraceError) as error:
+        trace.load(path, tokenizer)
+    expected = "expected at most MAX_MODEL_LEN (64) together"
+    assert f"row 2: 49 prompt and 16 output tokens, {expected}; row 3: 65 prompt" in str(error.value)
 
 
 def test_a_trace_that_is_no_trace_is_refused(tmp_path):

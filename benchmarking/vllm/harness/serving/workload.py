@@ -19,12 +19,13 @@ def load() -> tuple[Workload, list[Request]]:
     _check_knobs()
     from transformers import AutoTokenizer
 
-    words: list[str] = prompts.words(AutoTokenizer.from_pretrained(config.MODEL_NAME)).to_pylist()
+    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    words: list[str] = prompts.words(tokenizer).to_pylist()
     shares, sizes = traffic.mix(config.SERVING_MIX), traffic.configured_sizes()
     warm = Generator(words, shares, sizes, config.SERVING_SEED + 1).take(config.SERVING_WARMUP_REQUESTS)
     path = config.SERVING_TRACE and overrides.absolute(config.SERVING_TRACE)
     if path:
-        return Workload(f"trace {records.portable(path)}", None, trace.load(path)), warm
+        return Workload(f"trace {records.portable(path)}", None, trace.load(path, tokenizer)), warm
     if config.SERVING_ARRIVALS == "replay":
         raise ValueError("SERVING_ARRIVALS 'replay': expected a trace with arrival times; set SERVING_TRACE")
     generator = Generator(words, shares, sizes, config.SERVING_SEED)
