@@ -66,6 +66,14 @@ def test_prompts_have_exactly_the_length_that_they_say(requests, tokenizer):
     assert lengths == [request.prompt_len for request in requests[:200]]
 
 
+def test_the_longest_that_can_be_drawn_is_known_beforehand(words):
+    for family in MIX:
+        drawn = Generator(words, {family: 1.0}, SIZES, 3).take(4000)
+        prompt_len, output_len = traffic.longest(family, SIZES)
+        assert 0.97 * prompt_len < max(one.prompt_len for one in drawn) <= prompt_len
+        assert 0.97 * output_len < max(one.output_len for one in drawn) <= output_len
+
+
 def test_agents_share_a_few_prefixes_and_nothing_else_repeats(requests):
     starts = Counter(request.prompt[:60] for request in requests)
     agents = {request.prompt[:60] for request in requests if request.family == "agents"}
