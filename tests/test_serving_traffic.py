@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from harness.data import prompts
-from harness.serving import arrivals, trace, traffic
+from harness.serving import arrivals, trace, traffic, workload
 from harness.serving.trace import TraceError
 from harness.serving.traffic import Generator, Request, Sizes, fingerprint, schedule
 
@@ -98,6 +98,14 @@ def test_the_fingerprint_is_that_of_this_version_on_every_machine(requests):
     """Changes only together with TRAFFIC_VERSION: records of one version and fingerprint offered the same."""
     assert traffic.TRAFFIC_VERSION == 1
     assert fingerprint(schedule(requests[:100], "gamma", 9.0, 42, 0.5))[:16] == "e06495db7456c8b0"
+
+
+def test_the_warm_up_shares_no_prefix_with_what_is_measured(model_folder, monkeypatch):
+    monkeypatch.setattr(config, "MODEL_NAME", str(model_folder))
+    offered, warm = workload.load()
+    measured = {request.prompt[:60] for _, request in offered.at(40.0, 10.0)}
+    assert len(warm) == config.SERVING_WARMUP_REQUESTS
+    assert measured.isdisjoint(request.prompt[:60] for request in warm)
 
 
 ROWS = [
