@@ -45,13 +45,13 @@ def test_a_script_joins_the_cluster_of_its_head_node_also_where_that_asks_for_a_
         try:
             assert done.returncode == 0, done.stdout + done.stderr
             assert "authentication is enabled" in done.stdout + done.stderr
-            join = "from harness import cluster; print(cluster.connect(), cluster.gpus())"
+            join = "from harness import cluster; print(cluster.connect(), *cluster.gpus(), *cluster.free_gpus())"
             joined = subprocess.run(
                 [sys.executable, "-c", join], cwd=SUITE_DIR, env=environ, capture_output=True, text=True
             )
         finally:
             stop_ray(folder)
-    assert joined.stdout.split() == ["False", "3"], joined.stderr
+    assert joined.stdout.split() == ["False", "3.0", "3.0"], joined.stderr
 
 
 def stop_ray(folder: str) -> None:

@@ -5,10 +5,11 @@ import statistics
 
 import numpy as np
 import pytest
+from harness.comparison.comparability import read_back_differences
 from harness.comparison.effects import Cell, Effect, TooFewTrialsError, estimate, scatter
 from harness.comparison.questions import answer, job_s, steady_s_per_token, strategy
 from harness.comparison.sections import group
-from synthetic import record, trial_of, with_settings
+from synthetic import SETTINGS, record, trial_of, with_settings
 
 # The default comparison: six strategies, the first of them twice.
 DEFAULT = ("naive", "naive", "sorted", "continuous", "continuous-sorted", "bucketing", "ray")
@@ -168,6 +169,21 @@ def test_unequal_limits_are_not_comparable_and_say_why():
 def test_a_warm_cache_is_not_compared_with_a_cold_one():
     section = compared(lambda run: {**run, "cache_state": "warm"})
     assert answer(section, WEIGHTS, job_s, strategy).verdict == "not comparable because cache_state: cold / warm"
+
+
+def test_a_cache_state_or_limit_that_was_not_read_back_is_not_taken_for_equal():
+    section = compared(lambda run: {**run, "cache_state": None})
+    assert answer(section, WEIGHTS, job_s, strategy).verdict == (
+        "not comparable because cache_state: cold / not read back"
+    )
+    section = compared(lambda run: with_settings(run, max_num_seqs=None))
+    assert "max_num_seqs: 64 / not read back" in answer(section, WEIGHTS, job_s, strategy).verdict
+
+
+def test_runs_whose_own_engines_had_unequal_limits_are_not_comparable_even_where_they_are_unequal_alike():
+    unequal = {"engines": [{"settings": SETTINGS}, {"settings": SETTINGS | {"max_num_seqs": 128}}]}
+    a, b = (record(strategy, **unequal) for strategy in ("naive-batch", "ray-data"))
+    assert read_back_differences(a, b) == ["max_num_seqs: unequal engines: [64, 128] / unequal engines: [64, 128]"]
 
 
 @pytest.mark.parametrize("steady", [None, 0.2])

@@ -68,15 +68,15 @@ def words(tokens: int) -> str:
     return " baba" * tokens
 
 
-def refused(cluster_gpus: float = 0) -> list[str]:
+def refused(*node_gpus: float) -> list[str]:
     with pytest.raises(PreflightError) as caught:
-        preflight.run(cluster_gpus)
+        preflight.run(node_gpus)
     return [str(problem) for problem in caught.value.problems]
 
 
 def test_good_data_passes_and_is_counted() -> None:
     write(prompts=["first", "second", "äöü"], ids=["c", "a", "b"])
-    found = preflight.run(0)
+    found = preflight.run([0])
     batches = dataset.read_batches(config.INPUT_PATH, ["id", "prompt"])
     assert (found.rows, found.ids.to_pylist()) == (3, ["c", "a", "b"])
     assert (found.fingerprint, found.prompt_bytes) == (dataset.fingerprint(batches), 5 + 6 + 6)
@@ -86,7 +86,7 @@ def test_good_data_passes_and_is_counted() -> None:
 def test_a_prompt_that_leaves_no_room_for_its_output_is_refused_with_its_id_and_both_lengths() -> None:
     limit = MAX_MODEL_LEN - OUTPUT_LEN
     write(prompts=[words(limit - 1), words(limit)])
-    assert preflight.run(0).rows == 2
+    assert preflight.run([0]).rows == 2
     write(prompts=[words(limit - 1), words(limit), words(limit + 1), words(MAX_MODEL_LEN + 1)], ids=[5, 6, 7, 8])
     assert refused() == [
         "expected prompts of at most 48 tokens (MAX_MODEL_LEN 64 less 16 of output), found 2 rows with a longer one; "
@@ -102,7 +102,7 @@ def test_only_prompts_with_more_bytes_than_the_limit_has_tokens_are_encoded(monk
     monkeypatch.setattr(config, "MAX_MODEL_LEN", 4096)
     monkeypatch.setattr(config, "OUTPUT_LEN", 128)
     write(prompts=["x" * 3_000, "ü" * 1_900, words(900)])
-    assert preflight.run(0).rows == 3
+    assert preflight.run([0]).rows == 3
     assert encoded == [words(900)]
 
 
@@ -114,7 +114,7 @@ def test_where_lengths_vary_every_row_gets_its_own_expected_length(monkeypatch: 
         monkeypatch.setattr(config, f"OUTPUT_LEN_{name}", value)
     prompts = [words(1 + i % 20) for i in range(5000)]
     write(prompts=prompts)
-    found = preflight.run(0)
+    found = preflight.run([0])
     tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
     expected = [target_length(ids) for ids in tokenizer(prompts)["input_ids"]]
     assert isinstance(found.output_lengths, np.ndarray)
@@ -164,7 +164,7 @@ def test_ids_of_another_type_in_another_file_are_refused() -> None:
 
 def test_repeated_ids_are_refused_and_repeated_prompts_are_not() -> None:
     write(prompts=["same"] * 50)
-    assert preflight.run(0).rows == 50
+    assert preflight.run([0]).rows == 50
     write(prompts=["a", "b", "c", "d", "e"], ids=[7, 8, 7, 9, 8])
     assert refused() == [
         "expected every id once, found 2 ids repeated; first: id 7, id 8. Give every row an id of its own"
@@ -180,7 +180,37 @@ def test_more_engines_than_gpus_names_both_numbers_and_the_setting(
     (message,) = refused(gpus)
     assert message.startswith(f"expected 2 GPUs in the Ray cluster (CONCURRENCY 2 x 1), found {gpus}. ")
     assert change in message
-    assert preflight.run(2).rows == 3
+    assert preflight.run([1, 1]).rows == 3
+
+
+@pytest.mark.parametrize(
+    ("engines", "nodes", "found"),
+    [
+        (1, (2, 2), "4, at most 2 on a node: room for 0 engines, each on one node. Set GPUS_PER_ENGINE to at most 2"),
+        (2, (6, 3), "9, at most 6 on a node: room for 1 engines, each on one node. Set CONCURRENCY to at most 1"),
+    ],
+)
+def test_gpus_of_one_engine_that_lie_on_different_nodes_are_too_few(
+    monkeypatch: pytest.MonkeyPatch, engines: int, nodes: tuple[int, ...], found: str
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", engines)
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 4)
+    (message,) = refused(*nodes)
+    assert f"(CONCURRENCY {engines} x 4), found {found}" in message
+    assert preflight.run([4, 5, 3]).rows == 3
+
+
+def test_gpus_that_other_jobs_hold_are_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    monkeypatch.setattr(preflight.time, "sleep", lambda _: None)
+    released = iter([[0], [1], [2]])
+    preflight.require_gpus([2], lambda: next(released))
+    monkeypatch.setattr(preflight, "FREE_GPUS_WAIT_S", 0.0)
+    with pytest.raises(
+        PreflightError, match=r"expected 2 free GPUs .*, found 1\. Set CONCURRENCY to at most 1, or end"
+    ):
+        preflight.require_gpus([2], lambda: [1])
 
 
 def test_a_prompt_larger_than_the_kv_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +225,7 @@ def test_a_prompt_larger_than_the_kv_cache_is_refused(monkeypatch: pytest.Monkey
         "Raise KV_CACHE_MEMORY_BYTES, lower OUTPUT_LEN, or remove or repair these rows",
     ]
     monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 40_960)
-    assert preflight.run(0).rows == 2
+    assert preflight.run([0]).rows == 2
 
 
 @pytest.mark.parametrize(
@@ -297,7 +327,7 @@ def test_answers_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_for_answers_is_left_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "answers"))
-    preflight.run(0)
+    preflight.run([0])
     assert list((tmp_path / "answers").iterdir()) == []
 
 
@@ -340,7 +370,7 @@ def test_all_problems_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "MODEL_NAME", "/no/such/model")
     write(prompts=["", None], ids=[1, 1])
     with pytest.raises(PreflightError) as caught:
-        preflight.run(0)
+        preflight.run([0])
     lines = str(caught.value).splitlines()
     assert lines[0] == "preflight: no engine was started"
     assert [line[:5] for line in lines[1:]] == [f"  {n}. " for n in range(1, 6)]
@@ -351,7 +381,7 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
 ) -> None:
     """The cluster's GPUs are counted, and a run of more engines ends before any of them is asked for."""
     monkeypatch.setattr(cluster, "connect", lambda: False)
-    monkeypatch.setattr(cluster, "gpus", lambda: 1)
+    monkeypatch.setattr(cluster, "gpus", lambda: [1])
     monkeypatch.setattr(config, "CONCURRENCY", 2)
     monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -429,7 +459,7 @@ def test_200_000_prompts_of_512_tokens_take_less_than_30_seconds(monkeypatch: py
         ids = range(file * 25_000, (file + 1) * 25_000)
         write(prompts=texts.take(pa.array(rng.integers(0, 2_000, 25_000))), ids=ids, file=f"{file}.parquet")
     started = time.monotonic()
-    assert preflight.run(0).rows == 200_000
+    assert preflight.run([0]).rows == 200_000
     assert time.monotonic() - started < 30
 
 

@@ -14,7 +14,7 @@ import config
 import pyarrow as pa
 import pytest
 from engine_story import story
-from harness import cluster, record_file, run, schema
+from harness import cluster, evidence, record_file, run, schema
 from harness.preflight.workload import Workload
 
 
@@ -51,6 +51,46 @@ def recorded(folder: Path) -> dict[str, Any]:
     (record,) = record_file.load(folder)
     assert schema.problems(record) == []
     return record
+
+
+def counted(messages: list[dict[str, Any]], before: int = 0) -> list[dict[str, Any]]:
+    """The story with counters of two requests of 16 tokens, after `before` others that looked up 320 tokens each."""
+
+    def totals(requests: int) -> dict[str, Any]:
+        sums = {"prefix_cache_queries": 320 * requests, "generation_tokens": 16 * requests}
+        each = {"finished": {"length": requests}, "request_generation_tokens": {"+Inf": requests}}
+        return dict.fromkeys(evidence.SUMMED, 0) | sums | each
+
+    at = {"ready": totals(before), "sample": totals(before + 2)}
+    return [{**said, "counters": at[said["kind"]]} if "counters" in said else said for said in messages]
+
+
+BOTH_ROWS = pa.table({"id": [1, 2], "output": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("messages", "table", "error"),
+    [
+        (counted(story("a")), BOTH_ROWS, None),
+        (counted(story("a")), BOTH_ROWS.slice(1), "1 of 2 rows missing, first ids: 1"),
+        (counted(story("a")) + story("b", ready=None), BOTH_ROWS, "2 engines were built, expected CONCURRENCY = 1"),
+        (counted(story("a"), 3), BOTH_ROWS, "claims a cold prefix cache, but its engines had looked up 960 tokens"),
+    ],
+    ids=["good", "a lost row", "an engine a partition", "a warm cache"],
+)
+def test_a_run_that_fails_a_check_is_invalid_and_says_which(
+    messages: list[dict[str, Any]],
+    table: pa.Table,
+    error: str | None,
+    tmp_path: Path,
+    left: list[Any],  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    status = Ended(lambda: table, messages).execute()
+    assert (status, run.EXIT_CODES[status]) == (("invalid", 1) if error else ("ok", 0))
+    (record,) = record_file.load(tmp_path)
+    assert (error or "") in (record["error"] or "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

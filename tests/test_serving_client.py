@@ -64,6 +64,23 @@ def test_first_token_is_the_first_chunk_with_text_and_usage_is_none():
     assert side["wall_s"] > 0.85
 
 
+def test_usage_in_the_last_chunk_is_no_token():
+    async def usage_with_the_end(_number, say):
+        say.head()
+        say.token("A")
+        await asyncio.sleep(0.02)
+        say.token("B and C")
+        await asyncio.sleep(0.5)
+        usage = {"prompt_tokens": 3, "completion_tokens": 3}
+        say.event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage})
+        say.done()
+
+    with answering(usage_with_the_end) as address:
+        (found,), _ = load(address, 1, output_len=3)
+    assert (found.result, found.tokens, found.prompt_tokens, len(found.gaps)) == ("completed", 3, 3, 1)
+    assert found.e2e_s < 0.5
+
+
 def test_a_token_without_printable_text_counts_where_the_server_counts_it():
     async def counted(_number, say):
         say.head()
@@ -182,11 +199,12 @@ def test_characters_and_events_that_are_cut_between_packets_are_whole_again():
     assert (found.result, found.tokens, len(found.gaps)) == ("completed", 2, 1)
 
 
-def test_fewer_tokens_than_asked_is_a_failure():
+@pytest.mark.parametrize(("asked", "cause"), [(9, "short output"), (1, "long output")])
+def test_fewer_or_more_tokens_than_asked_is_a_failure(asked, cause):
     with answering(well) as address:
-        _, side = load(address, 5, output_len=9)
-    assert side["causes"] == {"short output": 5}
-    assert side["details"]["short output"] == "9 tokens asked for, 2 came"
+        _, side = load(address, 5, output_len=asked)
+    assert side["causes"] == {cause: 5}
+    assert side["details"][cause] == f"{asked} tokens asked for, 2 came"
 
 
 def test_an_answer_without_its_done_is_cut():

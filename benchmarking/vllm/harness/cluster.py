@@ -49,11 +49,18 @@ def in_a_job() -> bool:
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
-def gpus() -> int:
-    """GPUs that the connected cluster has."""
+def gpus() -> list[float]:
+    """GPUs of each node of the connected cluster."""
     import ray
 
-    return int(ray.cluster_resources().get("GPU", 0))
+    return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
+def free_gpus() -> list[float]:
+    """Those of each node that no actor, task or placement group holds."""
+    from ray._private.state import available_resources_per_node
+
+    return [resources.get("GPU", 0) for resources in available_resources_per_node().values()]
 
 
 def this_node() -> str:

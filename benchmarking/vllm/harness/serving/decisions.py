@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.report.tables import figure
 from harness.serving import cost
-from harness.serving.sections import Section
+from harness.serving.sections import Section, is_warm
 
 Row = dict[str, Any]
 
@@ -135,7 +135,7 @@ def _repeats(section: Section, name: str) -> str:
     if not pairs:
         return "unknown: no row was repeated"
     first, again = pairs[-1]
-    if first["cache_state"] != again["cache_state"]:
+    if first["cache_state"] != again["cache_state"] or is_warm(first):
         return f"unknown: the cache was {first['cache_state']}, then {again['cache_state']}"
     completed = _ratio(completed_rps(again), completed_rps(first))
     ttft = _ratio(again["latency"]["ttft_s"]["p95"], first["latency"]["ttft_s"]["p95"])

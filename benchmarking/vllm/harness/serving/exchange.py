@@ -21,6 +21,7 @@ class Exchange:
         self._rest = b""
         self._error_body = b""
         self._usage_tokens: int | None = None
+        self._counts_as_it_goes = False
         self._done = False
         self.retry_after_s: float | None = None
 
@@ -79,8 +80,9 @@ class Exchange:
         record = self.record
         # A token whose text is not printable yet is a token; a role or an empty first chunk is none.
         total = event.tokens if event.tokens is not None else record.tokens + event.has_text
-        if total <= record.tokens:
+        if self._is_late_usage(event) or total <= record.tokens:
             return
+        self._counts_as_it_goes = event.tokens is not None
         record.tokens = total
         if record.last_s is None:
             record.first_s = now
@@ -91,12 +93,20 @@ class Exchange:
         if self._cancel_after is not None and total >= self._cancel_after:
             self.end(outcome.CANCELLED)
 
+    def _is_late_usage(self, event: events.Event) -> bool:
+        """Some servers put the usage into the last chunk, which has a choice without text: no token came with it."""
+        if event.has_text or event.tokens is None or self.record.first_s is None or self._counts_as_it_goes:
+            return False
+        self._usage_tokens, self.record.prompt_tokens = event.tokens, event.prompt_tokens
+        return True
+
     def _judge(self) -> None:
         record = self.record
         record.tokens = record.tokens if self._usage_tokens is None else self._usage_tokens
         if record.first_s is None:
             self.end(outcome.FAILED, "empty stream", "no token came before [DONE]")
-        elif record.tokens < self._expected:
-            self.end(outcome.FAILED, "short output", f"{self._expected} tokens asked for, {record.tokens} came")
+        elif record.tokens != self._expected:
+            cause = "short output" if record.tokens < self._expected else "long output"
+            self.end(outcome.FAILED, cause, f"{self._expected} tokens asked for, {record.tokens} came")
         else:
             self.end(outcome.COMPLETED)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.serving.prefix_cache import WARM
+
 Row = dict[str, Any]
 
 # Knobs that may differ between rows of one section: what is compared, how many rates, where things lie, other scripts'.
@@ -48,10 +50,15 @@ class Section:
     def configurations(self) -> list[str]:
         return list(dict.fromkeys(row["configuration"] for row in self.rows))
 
+    @property
+    def compared(self) -> list[Row]:
+        """Measured rows but those that began on a warm cache: what they found there, earlier rows had paid for."""
+        return [row for row in self.rows if row["status"] == "ok" and not is_warm(row)]
+
     def measured(self, configuration: str) -> list[Row]:
-        """Measured rows by rising rate, repeats left out."""
-        rows = [row for row in self.rows if row["configuration"] == configuration and row["status"] == "ok"]
-        return sorted((row for row in rows if not row["repeat_of"]), key=lambda row: float(row["rate"]["offered_rps"]))
+        """Rows that are compared, by rising rate, repeats left out."""
+        rows = [row for row in self.compared if row["configuration"] == configuration and not row["repeat_of"]]
+        return sorted(rows, key=lambda row: float(row["rate"]["offered_rps"]))
 
     def repeats(self, configuration: str) -> list[tuple[Row, Row]]:
         """(first, repeated) row at one rate."""
@@ -70,6 +77,10 @@ class Section:
                 break
             holding.append(row)
         return holding[-1] if holding else None
+
+
+def is_warm(row: Row) -> bool:
+    return bool(row["cache_state"] == WARM)
 
 
 def group(rows: Iterable[Row]) -> list[Section]:

@@ -6,7 +6,7 @@ from typing import Any
 from harness.report.tables import UNKNOWN, Table, figure, per_cent
 from harness.serving import cost, decisions, figures
 from harness.serving.decisions import completed_rps
-from harness.serving.sections import Section
+from harness.serving.sections import Section, is_warm
 from harness.serving.server_metrics import quantile_bounds
 
 Row = dict[str, Any]
@@ -20,6 +20,12 @@ NOTE = (
 SIDES_NOTE = (
     "Queue time is the bucket of the server's own histogram, s. Errors are failed and refused requests among those "
     "that were not cancelled. Client late: p99 of sending after the scheduled arrival."
+)
+
+NO_WINNER = "No configuration meets the targets at any rate that was offered."
+ALL_WARM = (
+    "Nothing is compared: every row began with what earlier ones had left in the prefix cache. Start the server with "
+    "VLLM_SERVER_DEV_MODE=1, so that it can be emptied between rows."
 )
 
 
@@ -92,9 +98,9 @@ def verdict(section: Section, price: float | None) -> str:
     """Which configuration wins, and against what; where costs are level, what sets them apart beyond the targets."""
     found = decisions.winner(section, price)
     if found is None:
-        return "No configuration meets the targets at any rate that was offered."
+        return NO_WINNER if section.compared or not any(map(is_warm, section.rows)) else ALL_WARM
     name, paid, row = found
-    tokens = max((one for one in section.rows if one["status"] == "ok"), key=_tokens_per_s)
+    tokens = max(section.compared, key=_tokens_per_s)
     told = f"{figure(paid)} {decisions.unit(row, price)} an accepted response at {_rate(row)}/s offered"
     most = f"most tokens/s: {figure(_tokens_per_s(tokens))} by {tokens['configuration']} at {_rate(tokens)}/s"
     doubt = "" if row["client"]["held"] else " The client did not hold that rate."
@@ -162,8 +168,13 @@ def _caller_cells(row: Row, price: float | None) -> tuple[str, ...]:
         *(_percentile(latency[key], 95, completed) for key in ("ttft_s", "itl_s", "e2e_s")),
         figure(decisions.goodput_rps(row)),
         figure(cost.per_accepted(row, price)),
-        "hold" if not row["violations"] else "; ".join(text.partition(",")[0] for text in row["violations"]),
+        _targets(row),
     )
+
+
+def _targets(row: Row) -> str:
+    beyond = "; ".join(text.partition(",")[0] for text in row["violations"]) or "hold"
+    return f"{beyond} (warm cache: not compared)" if is_warm(row) else beyond
 
 
 def _server_cells(row: Row) -> tuple[str, ...]:

@@ -6,9 +6,12 @@ Columns: `arrival_s` (seconds, any zero), `prompt` (text), `output_len` (tokens)
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import config
+from harness.preflight import prompt_length
 from harness.serving.traffic import Request
 
 NEEDED = ("arrival_s", "prompt", "output_len")
@@ -19,10 +22,15 @@ class TraceError(ValueError):
     """A trace cannot be used; the message names file, rows and what was expected."""
 
 
-def load(path: str | Path) -> list[Request]:
-    """All requests in order of arrival. Raises TraceError naming the first bad rows; none is skipped."""
+def load(path: str | Path, tokenizer: Any = None) -> list[Request]:
+    """All requests in order of arrival. Raises TraceError naming the first bad rows; none is skipped.
+
+    With a tokenizer those count as bad too that are longer than MAX_MODEL_LEN, which a server refuses.
+    """
     rows = _rows(Path(path))
     wrong = [f"row {number}: {problem}" for number, row in enumerate(rows) if (problem := _problem(row))]
+    if not wrong and tokenizer is not None:
+        wrong = list(_too_long(rows, tokenizer))
     if wrong or not rows:
         raise TraceError(
             f"{path}: expected rows with {', '.join(NEEDED)}; found {len(wrong)} of {len(rows)} that do not fit "
@@ -60,6 +68,19 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise TraceError(f"{path}, line {number + 1}: expected a JSON object, found {line[:60]!r}")
     return row
+
+
+def _too_long(rows: list[dict[str, Any]], tokenizer: Any) -> Iterator[str]:
+    """Encodes only the prompts whose bytes do not show that they are short enough."""
+    beyond = prompt_length.tokens_beyond_bytes(tokenizer)
+    sizes = ((number, len(row["prompt"].encode()) + beyond + row["output_len"]) for number, row in enumerate(rows))
+    numbers = [number for number, most in sizes if most > config.MAX_MODEL_LEN]
+    prompts = prompt_length.encode(tokenizer, [rows[number]["prompt"] for number in numbers])
+    for number, prompt in zip(numbers, prompts, strict=True):
+        output_len = rows[number]["output_len"]
+        if len(prompt) + output_len > config.MAX_MODEL_LEN:
+            found = f"row {number}: {len(prompt):,} prompt and {output_len:,} output tokens"
+            yield f"{found}, expected at most MAX_MODEL_LEN ({config.MAX_MODEL_LEN:,}) together"
 
 
 def _problem(row: dict[str, Any]) -> str | None:

@@ -87,6 +87,20 @@ def mix(text: str) -> dict[str, float]:
     return {name: share / sum(shares.values()) for name, share in shares.items()}
 
 
+def longest(family: str, sizes: Sizes) -> tuple[int, int]:
+    """Most prompt and output tokens that a request of the family can be drawn with."""
+    if family == "agents":
+        return sizes.agent_prefix + _at_most(sizes.agent_prompt), max(2, 4 * sizes.agent_output)
+    if family == "long":
+        return _at_most(sizes.long_prompt), _at_most(sizes.long_output)
+    return _at_most(sizes.chat_prompt), _at_most(sizes.chat_output)
+
+
+def _at_most(mean: int) -> int:
+    """The largest of the lengths that spread evenly by half to both sides."""
+    return max(1, round(1.5 * mean))
+
+
 class Generator:
     """Draws the first requests of an endless sequence: `take(n)` begins with `take(m)` for every m below n."""
 

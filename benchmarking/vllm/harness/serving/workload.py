@@ -1,17 +1,14 @@
 """The traffic that the knobs ask for, checked before any server starts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import config
 from harness import overrides, records
 from harness.data import prompts
 from harness.serving import arrivals, trace, traffic
 from harness.serving.scorecard import Workload
-from harness.serving.traffic import Generator, Request
-
-# Looked at before the start: enough to meet the longest prompts and outputs that will be drawn.
-CHECKED = 2000
+from harness.serving.traffic import Generator, Request, Sizes
 
 
 def load() -> tuple[Workload, list[Request]]:
@@ -19,17 +16,17 @@ def load() -> tuple[Workload, list[Request]]:
     _check_knobs()
     from transformers import AutoTokenizer
 
-    words: list[str] = prompts.words(AutoTokenizer.from_pretrained(config.MODEL_NAME)).to_pylist()
+    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    words: list[str] = prompts.words(tokenizer).to_pylist()
     shares, sizes = traffic.mix(config.SERVING_MIX), traffic.configured_sizes()
+    _check_lengths(shares, sizes)
     warm = Generator(words, shares, sizes, config.SERVING_SEED + 1).take(config.SERVING_WARMUP_REQUESTS)
     path = config.SERVING_TRACE and overrides.absolute(config.SERVING_TRACE)
     if path:
-        return Workload(f"trace {records.portable(path)}", None, trace.load(path)), warm
+        return Workload(f"trace {records.portable(path)}", None, trace.load(path, tokenizer)), warm
     if config.SERVING_ARRIVALS == "replay":
         raise ValueError("SERVING_ARRIVALS 'replay': expected a trace with arrival times; set SERVING_TRACE")
-    generator = Generator(words, shares, sizes, config.SERVING_SEED)
-    _check_lengths(generator.take(CHECKED))
-    return Workload(f"mix {config.SERVING_MIX}", generator), warm
+    return Workload(f"mix {config.SERVING_MIX}", Generator(words, shares, sizes, config.SERVING_SEED)), warm
 
 
 def _check_knobs() -> None:
@@ -47,11 +44,12 @@ def _check_knobs() -> None:
         )
 
 
-def _check_lengths(requests: Sequence[Request]) -> None:
+def _check_lengths(families: Iterable[str], sizes: Sizes) -> None:
     """A request that the server must refuse would be counted as its failure."""
-    longest = max(requests, key=lambda request: (request.prompt_len or 0) + request.output_len)
-    if (longest.prompt_len or 0) + longest.output_len > config.MAX_MODEL_LEN:
-        raise ValueError(
-            f"family {longest.family}: a request of {longest.prompt_len} prompt and {longest.output_len} output tokens "
-            f"is longer than MAX_MODEL_LEN ({config.MAX_MODEL_LEN}). Lower the family's SERVING_ lengths, or raise it"
-        )
+    for family in families:
+        prompt_len, output_len = traffic.longest(family, sizes)
+        if prompt_len + output_len > config.MAX_MODEL_LEN:
+            raise ValueError(
+                f"family {family}: a request of up to {prompt_len} prompt and {output_len} output tokens is longer "
+                f"than MAX_MODEL_LEN ({config.MAX_MODEL_LEN}). Lower the family's SERVING_ lengths, or raise it"
+            )
