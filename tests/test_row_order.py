@@ -11,6 +11,8 @@ import pytest
 from harness.target_length import target_length
 from script_runs import ROWS, run_script
 
+pytestmark = pytest.mark.cluster
+
 LONGEST = 24
 LENGTHS = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MIN": 1, "OUTPUT_LEN_MAX": LONGEST}
 
