@@ -93,13 +93,14 @@ def test_what_the_client_counts_is_what_the_engine_counts(running, words):
 
 
 def test_cancelled_requests_leave_nothing_in_the_servers_memory(running, words):
-    requests = [Request("agents", "".join(words[i : i + 60]), 400, cancel_after=3) for i in range(12)]
+    # Long enough that none ends before a busy machine has carried its cancellation to the engine.
+    requests = [Request("agents", "".join(words[i : i + 60]), 900, cancel_after=3) for i in range(12)]
     timed = [(i * 0.02, request) for i, request in enumerate(requests)]
     found, _ = row.measure(running, timed, LIMITS, TARGETS)
     assert found["counts"]["cancelled"] == 12
     # vLLM 0.27 counts requests that ended by themselves; these did not.
     assert not found["server"]["finished"]
-    assert found["server"]["generation_tokens"] < 12 * 400
+    assert found["server"]["generation_tokens"] < 12 * 900
     assert found["after"]["settled_s"] < row.SETTLE_S
     assert found["before"]["kv_cache_usage"] == found["after"]["kv_cache_usage"] == 0
     assert found["after"]["running"] == found["after"]["waiting"] == 0
