@@ -21,6 +21,8 @@ from harness.data import storage
 FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.
 STOP_TIMEOUT_S = 20.0
+# What has nothing left to do (Ray's agents, an engine's core) is given so long to end by itself.
+LINGER_S = 1.5
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -80,7 +82,7 @@ def disconnect(started_here: bool, pids: Iterable[int]) -> None:
     stopper = threading.Thread(target=ray.shutdown, daemon=True)
     stopper.start()
     stopper.join(STOP_TIMEOUT_S)
-    _, left = psutil.wait_procs({*ours, *family}, timeout=5)
+    _, left = psutil.wait_procs({*ours, *family}, timeout=LINGER_S)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
