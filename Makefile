@@ -12,8 +12,8 @@ DATASET := $(LOCAL)/datasets/512_0-5_16.manifest.json
 # A Ray of their own, and no hub: local runs are the same wherever they run.
 LOCALLY := RAY_ADDRESS=local HF_HUB_OFFLINE=1 BENCH_PROFILE=$(PROFILE)
 
-# The published six and ours: what `make bench` has time for.
-STRATEGIES := naive-batch naive-batch-sorted continuous-batch continuous-batch-sorted prefix-bucketing ray-data prefix-planned
+# The published six take a minute each; others: make bench STRATEGIES="naive-batch prefix-planned".
+STRATEGIES := naive-batch naive-batch-sorted continuous-batch continuous-batch-sorted prefix-bucketing ray-data
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench serving report test test-cluster test-slow lint chromium clean
@@ -23,7 +23,7 @@ help:  ## this list
 
 setup: $(VENV)/installed $(MODEL) $(DATASET)  ## .venv with the pinned packages, the local model, its dataset
 
-bench: setup  ## seven strategies, one after another, on this machine; one table
+bench: setup  ## the published six, one after another, on this machine; one table
 	$(LOCALLY) $(BIN)/python $(SUITE)/compare.py --trials 1 --twin none --new --strategies $(STRATEGIES)
 
 serving: setup  ## live traffic on a vLLM server: baseline and two controls; table and page, 6 minutes on 2 cores
