@@ -22,7 +22,7 @@ FORWARDED = ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE")
 # Stopping Ray takes seconds; where it hangs, its processes are killed instead.
 STOP_TIMEOUT_S = 20.0
 # What has nothing left to do (Ray's agents, an engine's core) is given so long to end by itself.
-LINGER_S = 1.5
+LINGER_S = 0.3
 CONNECT_TIMEOUT_S = 5.0
 
 
