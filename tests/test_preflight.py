@@ -307,6 +307,14 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"NAIVE_PARTITIONS": 0}, "expected NAIVE_PARTITIONS of at least 1, found 0"),
         ({"GPUS_PER_ENGINE": -1}, "expected GPUS_PER_ENGINE of at least 0, found -1"),
         ({"PROBE_INTERVAL_S": -0.5}, "expected PROBE_INTERVAL_S of at least 0, found -0.5"),
+        ({"WATCHDOG_STALL_S": 0.0}, "expected WATCHDOG_STALL_S of at least 1, found 0"),
+        ({"ROUTER_MIN_BUCKET_SIZE": -1}, "expected ROUTER_MIN_BUCKET_SIZE of at least 1, found -1"),
+        ({"GPU_MEMORY_UTILIZATION": 1.5}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 1.5"),
+        ({"ROUTER_PREFIX_MATCH_THRESHOLD": -0.1}, "expected ROUTER_PREFIX_MATCH_THRESHOLD of 0 to 1, found -0.1"),
+        (
+            {"MAX_NUM_SEQS": 64, "MAX_NUM_BATCHED_TOKENS": 8},
+            "expected a token in each step for each of MAX_NUM_SEQS (64) sequences, found MAX_NUM_BATCHED_TOKENS 8",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(

@@ -38,17 +38,23 @@ AT_LEAST_ONE = (
     "RAY_BATCH_SIZE",
     "RAY_MAX_CONCURRENT_BATCHES",
     "RAY_BLOCKS",
+    "ROUTER_MAX_BUFFER_SIZE",
+    "ROUTER_MIN_BUCKET_SIZE",
+    "WATCHDOG_STALL_S",
+    "WATCHDOG_START_S",
     "PLANNED_MAX_IN_FLIGHT",
     "PLANNED_WINDOW_TOKENS",
 )
 AT_LEAST_ZERO = (
     "GPUS_PER_ENGINE",
     "PROBE_INTERVAL_S",
+    "ROUTER_LOAD_BALANCE_THRESHOLD",
     "PLANNED_PACE",
     "PLANNED_BURST_TOKENS",
     "PLANNED_RESTARTS",
     "PLANNED_PART_S",
 )
+SHARES = ("GPU_MEMORY_UTILIZATION", "ROUTER_PREFIX_MATCH_THRESHOLD")
 
 
 def require_gpus(node_gpus: Sequence[float], free_gpus: Callable[[], Sequence[float]]) -> None:
@@ -103,6 +109,12 @@ def _too_small() -> Iterator[Problem]:
 
 
 def _settings() -> Iterator[Problem]:
+    for name in SHARES:
+        if not 0 <= (share := getattr(config, name)) <= 1:
+            yield Problem(f"{name} of 0 to 1", f"{share:g}", f"Set {name}")
+    if config.MAX_NUM_BATCHED_TOKENS < config.MAX_NUM_SEQS:
+        expected = f"a token in each step for each of MAX_NUM_SEQS ({config.MAX_NUM_SEQS:,}) sequences"
+        yield Problem(expected, f"MAX_NUM_BATCHED_TOKENS {config.MAX_NUM_BATCHED_TOKENS:,}", "Set one of the two")
     if config.OUTPUT_LEN_DISTRIBUTION not in DISTRIBUTIONS:
         found = repr(config.OUTPUT_LEN_DISTRIBUTION)
         yield Problem(f"one of {', '.join(DISTRIBUTIONS)}", found, "Set OUTPUT_LEN_DISTRIBUTION")
