@@ -32,10 +32,10 @@ serving: setup  ## live traffic on a vLLM server: baseline and two controls; tab
 report: setup  ## the committed records as a page: benchmarking/vllm/results/report.html
 	BENCH_RESULTS_PATH=results $(BIN)/python $(SUITE)/compare.py --report
 
-test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then every test
+test: setup $(VENV)/installed-dev lint chromium  ## lint, types, then the tests but those of the next two
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-cluster: setup $(VENV)/installed-dev  ## strategies on several Ray nodes, nodes and engines killed; 20 minutes
+test-cluster: setup $(VENV)/installed-dev  ## strategies on several Ray nodes, nodes and engines killed; half an hour
 	$(BIN)/python -m pytest -m cluster
 
 test-slow: setup $(VENV)/installed-dev  ## tests that take minutes and a quiet machine

@@ -95,14 +95,13 @@ def test_what_the_client_counts_is_what_the_engine_counts(running, words):
 # Not beside other tests: a starved server hears of a cancellation when it has generated all tokens.
 @pytest.mark.cluster
 def test_cancelled_requests_leave_nothing_in_the_servers_memory(running, words):
-    # Long and few: on a busy machine the server hears of a cancellation late, after more tokens than it has sent.
-    requests = [Request("agents", "".join(words[i : i + 60]), 900, cancel_after=3) for i in range(4)]
+    requests = [Request("agents", "".join(words[i : i + 60]), 400, cancel_after=3) for i in range(12)]
     timed = [(i * 0.02, request) for i, request in enumerate(requests)]
     found, _ = row.measure(running, timed, LIMITS, TARGETS)
-    assert found["counts"]["cancelled"] == 4
-    # vLLM 0.27 counts requests that ended by themselves; of these at least one did not.
-    assert sum((found["server"]["finished"] or {}).values()) < 4
-    assert found["server"]["generation_tokens"] < 4 * 900
+    assert found["counts"]["cancelled"] == 12
+    # vLLM 0.27 counts requests that ended by themselves; these did not.
+    assert not found["server"]["finished"]
+    assert found["server"]["generation_tokens"] < 12 * 400
     assert found["after"]["settled_s"] < row.SETTLE_S
     assert found["before"]["kv_cache_usage"] == found["after"]["kv_cache_usage"] == 0
     assert found["after"]["running"] == found["after"]["waiting"] == 0
