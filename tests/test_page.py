@@ -402,15 +402,24 @@ def test_the_report_is_made_from_the_record_file(tmp_path):
 
 def test_a_strategys_own_knob_parts_no_section_but_its_runs_are_not_averaged():
     runs = [record(name, config={"ROUTER_MIN_BUCKET_SIZE": 16}) for name in ("naive-batch", "ray-data")]
-    usual = [record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 64}) for _ in range(2)]
-    other = record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 8})
-    (section,) = group([*runs, other, *usual])
-    assert section.of("prefix-bucketing") == usual
-    assert section.set_apart == [(other, ["ROUTER_MIN_BUCKET_SIZE: 64 / 8"])]
+    old = [record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 8}) for _ in range(3)]
+    new = record("prefix-bucketing", config={"ROUTER_MIN_BUCKET_SIZE": 64}, started_at="2026-12-01T00:00:00+00:00")
+    (section,) = group([*runs, *old, new])
+    assert section.of("prefix-bucketing") == [new]
+    assert section.set_apart == [(run, ["ROUTER_MIN_BUCKET_SIZE: 64 / 8"]) for run in old]
     # A script of the user's own may read any knob.
     mine = [record("mine", config={"ROUTER_MIN_BUCKET_SIZE": size}) for size in (1, 2)]
     (section,) = group(mine)
     assert len(section.kept) == 1
+
+
+def test_a_run_by_hand_does_not_set_apart_those_of_a_comparison():
+    block = {**trial_of("c", 1, 1, "prefix-planned"), "PLANNED_PACE": 1.0}
+    compared = record("prefix-planned", config=block, started_at="2026-11-01T00:00:00+00:00")
+    tried = record("prefix-planned", config={"PLANNED_PACE": 0.0}, started_at="2026-11-02T00:00:00+00:00")
+    (section,) = group([compared, tried])
+    assert section.kept == [compared]
+    assert section.set_apart == [(tried, ["PLANNED_PACE: 1.0 / 0.0"])]
 
 
 def test_knobs_of_all_strategies_part_sections():

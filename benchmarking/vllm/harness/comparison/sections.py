@@ -112,15 +112,18 @@ def _set_apart(section: Section) -> None:
     finished = [run for run in ended if not disturbances(run)]
     for strategy in dict.fromkeys(run["strategy"] for run in finished):
         runs = [run for run in finished if run["strategy"] == strategy]
-        # Of settings that equally many runs have, the newest.
-        usual = max(reversed(runs), key=lambda run: sum(not _otherwise(run, other) for other in runs))
+        usual = _usual(runs)
         for run in runs:
-            differences = [] if run is usual else _otherwise(usual, run)
+            differences = [] if run is usual else own_differences(usual, run) + read_back_differences(usual, run)
             if differences:
                 section.set_apart.append((run, differences))
             else:
                 section.kept.append(run)
 
 
-def _otherwise(a: Record, b: Record) -> list[str]:
-    return own_differences(a, b) + read_back_differences(a, b)
+def _usual(runs: list[Record]) -> Record:
+    """The run by which the others of its strategy are judged. Of its own knobs the newest values count, since somebody
+    changed them; of what engines ran with, what most runs had. A run by hand among blocks is a try."""
+    newest = max(runs, key=lambda run: (block(run) != run["run_id"], run["started_at"]))
+    alike = [run for run in reversed(runs) if not own_differences(newest, run)]
+    return max(alike, key=lambda run: sum(not read_back_differences(run, other) for other in alike))
