@@ -204,3 +204,15 @@ def test_one_trial_gives_a_ratio_without_an_interval():
     assert found.verdict.startswith("too few trials")
     assert found.ratio == pytest.approx(40 / 36, rel=0.05)
     assert found.low is None
+
+
+def test_runs_of_a_block_on_other_cards_are_not_paired():
+    def run(trial: int, arm: str, card: str):
+        made = record(arm, config=trial_of("c", trial, 1, arm))
+        return made | {"hardware": made["hardware"] | {"gpu_ids": [card]}}
+
+    cards = {1: ("GPU-a", "GPU-a"), 2: ("GPU-a", "GPU-b")}
+    runs = [run(n, arm, card) for n in cards for arm, card in zip(("naive-batch", "ray-data"), cards[n], strict=True)]
+    (section,) = group(runs)
+    found = answer(section, {"naive-batch": 1, "ray-data": -1}, steady_s_per_token, strategy)
+    assert "1 of 3 blocks have both" in found.verdict

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import config
 import pytest
-from harness import record_file, records, schema
+from harness import machine, record_file, records, schema
 from harness.comparison import comparability
 from harness.report import page as report_page
 from harness.serving import page as serving_page
@@ -283,3 +283,17 @@ def test_the_committed_pages_are_those_of_the_committed_records(tmp_path):
     made.append(serving_page.write(rows, tmp_path / "results", None))
     for path in made:
         assert path.read_text() == (SUITE / "results" / path.name).read_text(), path.name
+
+
+@pytest.mark.parametrize(
+    ("visible", "known"), [(None, ["GPU-a", "GPU-b"]), ("1", ["GPU-b"]), ("GPU-a,1", ["GPU-a", "GPU-b"]), ("", [])]
+)
+def test_the_cards_that_a_run_may_use_are_known_by_their_ids(tmp_path, monkeypatch, visible, known):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\nprintf 'GPU-a\\nGPU-b\\n'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.gpu_ids() == known

@@ -1,5 +1,6 @@
 """What a run ran on: nodes, cores, memory, GPUs, versions of the packages that matter, commit of the suite."""
 
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -25,6 +26,7 @@ def hardware() -> dict[str, Any]:
         "driver_memory_bytes": psutil.virtual_memory().total,
         "cpu": _cpu_name(),
         "gpus": gpu_names(),
+        "gpu_ids": gpu_ids(),
     }
 
 
@@ -63,7 +65,21 @@ def _cpu_name() -> str | None:
 
 def gpu_names() -> list[str]:
     """GPUs of this node; empty without NVIDIA's driver."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return _gpus("name")
+
+
+def gpu_ids() -> list[str]:
+    """The UUIDs of this node's GPUs that this process may use: cards of one name differ by some per cent."""
+    known = _gpus("uuid")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return known
+    wanted = [name.strip() for name in visible.split(",")]
+    return [uuid for index, uuid in enumerate(known) if {str(index), uuid} & set(wanted)]
+
+
+def _gpus(query: str) -> list[str]:
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

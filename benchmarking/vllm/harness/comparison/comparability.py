@@ -108,7 +108,8 @@ def unknowns(record: Record) -> list[str]:
 
 def asked(record: Record) -> Facts:
     """Configuration, hardware and versions as flat facts (the dataset is compared by its fingerprint)."""
-    hardware = record["hardware"] or {}
+    # Which cards of a kind they were parts no section, but blocks (sections.py).
+    hardware = {name: value for name, value in (record["hardware"] or {}).items() if name != "gpu_ids"}
     versions = {f"version of {name}": value for name, value in (record["versions"] or {}).items()}
     return {**conditions(record["config"]), **hardware, **versions}
 

@@ -65,9 +65,11 @@ def arm(record: Record) -> str:
 
 
 def block(record: Record) -> str:
-    """Runs of one block were started one after another in random order; a run by hand is a block of its own."""
+    """Runs of one block were started one after another in random order, on the same cards; a run by hand is a block of
+    its own, and so is what a comparison ran of a block after it was continued on another machine."""
     comparison, trial = (record["config"].get(name) for name in ("COMPARISON_ID", "COMPARISON_TRIAL"))
-    return f"{comparison} trial {trial}" if comparison and trial else str(record["run_id"])
+    cards = " ".join((record["hardware"] or {}).get("gpu_ids") or [])
+    return f"{comparison} trial {trial} {cards}" if comparison and trial else str(record["run_id"])
 
 
 def group(records: Sequence[Record]) -> list[Section]:
