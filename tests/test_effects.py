@@ -215,4 +215,4 @@ def test_runs_of_a_block_on_other_cards_are_not_paired():
     runs = [run(n, arm, card) for n in cards for arm, card in zip(("naive-batch", "ray-data"), cards[n], strict=True)]
     (section,) = group(runs)
     found = answer(section, {"naive-batch": 1, "ray-data": -1}, steady_s_per_token, strategy)
-    assert "1 of 3 blocks have both" in found.verdict
+    assert "1 of 2 blocks have both" in found.verdict
