@@ -297,3 +297,9 @@ def test_the_cards_that_a_run_may_use_are_known_by_their_ids(tmp_path, monkeypat
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine.gpu_ids() == known
+
+
+def test_runs_pinned_to_fewer_cores_are_not_compared_with_others():
+    cores = [record(hardware={**record()["hardware"], "usable_cpus": n}) for n in (1, 2)]
+    assert comparability.differences(*cores) == ["usable_cpus: 1 / 2"]
+    assert comparability.differences(cores[0], record()) == []

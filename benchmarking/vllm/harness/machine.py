@@ -23,6 +23,8 @@ def hardware() -> dict[str, Any]:
         "ray_cpus": ray.cluster_resources().get("CPU"),
         "ray_gpus": ray.cluster_resources().get("GPU", 0.0),
         "driver_cpus": psutil.cpu_count(),
+        # Fewer where the run is pinned, as by taskset; a Ray that it starts is pinned with it.
+        "usable_cpus": len(os.sched_getaffinity(0)),
         "driver_memory_bytes": psutil.virtual_memory().total,
         "cpu": _cpu_name(),
         "gpus": gpu_names(),

@@ -30,8 +30,8 @@ Keys. Unknown is null, never 0, -1 or NaN. `_s` is seconds, `_bytes` bytes.
                   after, histograms, high-water marks
     config        every knob in force (harness.overrides.knob_values) and `sampling_params`
     dataset       name, rows, files (since 2026-11-29), fingerprint (of ids and prompts), prompt_bytes
-    hardware      nodes, ray_cpus, ray_gpus, driver_cpus, driver_memory_bytes, cpu, gpus (list of names),
-                  gpu_ids (UUIDs of those that the driver may use)
+    hardware      nodes, ray_cpus, ray_gpus, driver_cpus, usable_cpus (of them, not pinned away), driver_memory_bytes,
+                  cpu, gpus (list of names), gpu_ids (UUIDs of those that the driver may use)
     versions      python, vllm, ray, daft, torch, ...
     commit        git commit of the suite, with "+changes" where the work tree differs, or null
 """
