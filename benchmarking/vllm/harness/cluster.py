@@ -58,6 +58,13 @@ def gpus() -> list[float]:
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
+def cpus() -> list[float]:
+    """Logical CPUs of each node of the connected cluster."""
+    import ray
+
+    return [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
 def free_gpus() -> list[float]:
     """Those of each node that no actor, task or placement group holds."""
     from ray._private.state import available_resources_per_node

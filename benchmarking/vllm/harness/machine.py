@@ -63,7 +63,17 @@ def _cpu_name() -> str | None:
 
 def gpu_names() -> list[str]:
     """GPUs of this node; empty without NVIDIA's driver."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return _nvidia_smi("name")
+
+
+def gpu_memory_bytes() -> list[int]:
+    """Memory of each GPU of this node; empty without NVIDIA's driver, or where it does not say."""
+    return [int(mebibytes) * 2**20 for mebibytes in _nvidia_smi("memory.total") if mebibytes.isdigit()]
+
+
+def _nvidia_smi(asked: str) -> list[str]:
+    """What the driver says of each GPU, without units."""
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

@@ -57,10 +57,20 @@ def _contradictions(record: Record) -> list[str]:
     if ok:
         found += [f"status 'ok' without {key}" for key in _KNOWN_WHEN_OK if not record[key]]
         found += [] if (record["dataset"] or {}).get("fingerprint") else ["status 'ok' without dataset.fingerprint"]
+        found += _unseen(record)
     rows = record["rows"] or {}
     if ok and rows.get("in") != rows.get("out"):
         found.append(f"status 'ok' with {rows.get('in')} rows in and {rows.get('out')} out")
     return found + [text for group in ("phases_s", "waterfall_s") if (text := _sum_is_off(record, group))]
+
+
+def _unseen(record: Record) -> list[str]:
+    """An "ok" run whose engines were to be read, and were not. One that took over every row had nothing to generate;
+    records of before the knob do not say whether there was a probe."""
+    probed = (record["config"].get("PROBE_INTERVAL_S") or 0) > 0
+    if not probed or (record["rows"] or {}).get("continued") or (record["phases_s"] or {}).get("steady") is not None:
+        return []
+    return [f"status 'ok' without phases_s, though PROBE_INTERVAL_S was {record['config']['PROBE_INTERVAL_S']:g}"]
 
 
 def _sum_is_off(record: Record, group: str) -> str | None:
