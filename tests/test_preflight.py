@@ -490,7 +490,7 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
     record = json.loads(out.strip().splitlines()[-1])
     assert record["status"] == "refused"
     assert [line.split()[0] for line in out.splitlines()[1:-2]] == ["script:", "status:"]
-    assert err.endswith(f"\nrefused by {record['error']}\n")
+    assert err.endswith(f"\nrefused: {record['error']}\n")
     assert (
         "expected 2 GPUs in the Ray cluster (CONCURRENCY 2 x 1), found 1. Set CONCURRENCY to at most 1"
         in (record["error"])

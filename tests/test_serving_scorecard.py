@@ -327,8 +327,10 @@ def test_a_row_that_is_there_twice_is_a_problem_and_is_shown_once(tmp_path):
     row_file.append(made, [], tmp_path)
     code, out, _ = scorecard(tmp_path, "--check")
     assert (code, out) == (1, f"row {made['row_id']}: 2 lines have this row_id, expected one\n2 rows, 1 problems\n")
-    code, out, _ = scorecard(tmp_path, "--report", str(tmp_path), str(tmp_path))
+    row_file.append({**row(), "rate": None}, [], tmp_path)
+    code, out, err = scorecard(tmp_path, "--report", str(tmp_path), str(tmp_path))
     assert code == 0
+    assert f"left out: row {row_file.load(tmp_path)[-1]['row_id']} (a part of it is missing" in err
     assert len(json.loads(out.splitlines()[-1])["rows"]) == 1
 
 
@@ -487,6 +489,13 @@ def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
         ({"wall_s": float("nan")}, "not a finite number"),
         ({"invented": 1}, "unknown key 'invented'"),
         ({"latency": None}, "status 'ok' without latency"),
+        ({"latency": {"ttft_s": {"count": 200}}}, "a part of it is missing or of another type"),
+        ({"counts": []}, "counts: expected dict, found []"),
+        ({"counts": {"offered": "many"}}, "a part of it is missing or of another type"),
+        ({"rate": {"offered_rps": 0}}, "rate.offered_rps: expected a number above 0, found 0"),
+        ({"wall_s": "long"}, "wall_s: expected float, found 'long'"),
+        ({"config": {}}, "config.GPUS_PER_ENGINE: expected a count, found None"),
+        ({"server": {}}, "server without preemptions"),
     ],
 )
 def test_a_record_that_cannot_be_true_is_refused(changes, problem):

@@ -44,10 +44,7 @@ def main() -> int:
         if options.report:
             return report()
         return compare(options)
-    except PreflightError as error:
-        print(f"refused by {error}", file=sys.stderr)
-        return overrides.REFUSED
-    except (record_file.ResultsError, TimeoutError) as error:
+    except (PreflightError, record_file.ResultsError, TimeoutError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return overrides.REFUSED
     except record_file.RecordError as error:
@@ -132,7 +129,7 @@ def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
     known = _records()
     found = [f"run {record.get('run_id')}: {text}" for record in known for text in schema.problems(record)]
-    repeated = record_file.repeated(record.get("run_id") for record in known)
+    repeated = record_file.repeated(str(record["run_id"]) for record in known if "run_id" in record)
     found += [f"run {run_id}: {count} lines have this run_id, expected one" for run_id, count in repeated]
     print("\n".join([*found, f"{len(known)} records, {len(found)} problems"]))
     return int(bool(found))

@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> int:
 def report(folders: list[Path]) -> int:
     """The page from the rows of all folders, written into the first; the newest conditions' tables on stdout."""
     # Each row once, also where a folder is named twice, or holds copies of another's rows.
-    rows = list({row["row_id"]: row for folder in folders for row in _load(folder)}.values())
+    rows = list({row["row_id"]: row for folder in folders for row in _fit_for_use(_load(folder))}.values())
     try:
         html = page.write(rows, folders[0], config.GPU_PRICE_PER_HOUR)
     except OSError as error:
@@ -82,7 +82,7 @@ def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
     rows = _load(RESULTS)
     found = [f"row {row.get('row_id')}: {text}" for row in rows for text in row_record.problems(row)]
-    repeated = record_file.repeated(row.get("row_id") for row in rows)
+    repeated = record_file.repeated(str(row["row_id"]) for row in rows if "row_id" in row)
     found += [f"row {row_id}: {count} lines have this row_id, expected one" for row_id, count in repeated]
     print("\n".join([*found, f"{len(rows)} rows, {len(found)} problems"]))
     return int(bool(found))
@@ -108,6 +108,15 @@ def _load(folder: Path) -> list[row_record.Record]:
     change = "Name a folder with rows (RESULTS_PATH, or after --report), or measure some without options first"
     record_file.required(rows, folder / row_file.FILE_NAME, change)
     return rows
+
+
+def _fit_for_use(rows: list[row_record.Record]) -> list[row_record.Record]:
+    """Rows that fit the format; one that does not is left out and named, not guessed at."""
+    found = [(row, row_record.problems(row)) for row in rows]
+    for row, wrong in found:
+        if wrong:
+            print(f"left out: row {row.get('row_id')} ({wrong[0]}); see --check", file=sys.stderr)
+    return [row for row, wrong in found if not wrong]
 
 
 def _plan(options: argparse.Namespace) -> Plan:

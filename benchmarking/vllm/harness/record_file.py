@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from harness.schema import SCHEMA, UPGRADES, Record
 
@@ -68,7 +67,7 @@ def load(results_path: str | Path) -> list[Record]:
     return records
 
 
-def repeated(names: Iterable[Any]) -> list[tuple[Any, int]]:
+def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
     """The ids that several lines have, and how many; a run counted twice makes a comparison look surer than it is."""
     return [(name, count) for name, count in Counter(names).items() if count > 1]
 

@@ -182,7 +182,7 @@ class Run:
             cluster.disconnect(self._started_here, self._log.pids(self._node))
         if status == "refused":
             # Last of all, below the record: it is what the user has to act on.
-            print(f"\nrefused by {error}", file=sys.stderr, flush=True)
+            print(f"\nrefused: {error}", file=sys.stderr, flush=True)
         return status if recorded or status == "refused" else "failed"
 
     def _with_losses(self, error: str) -> str:

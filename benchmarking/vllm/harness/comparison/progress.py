@@ -34,7 +34,7 @@ class Progress:
         self._lives_s.append(time.monotonic() - self._began)
         if record["status"] == "refused":
             # In full: its first line only says that nothing was started.
-            self._say(f"{self._what}: refused by {record['error']}", "\n")
+            self._say(f"{self._what}: refused: {record['error']}", "\n")
             return
         wall = f", job {record['wall_s']:.1f} s" if record["status"] == "ok" else f": {_first_line(record)}"
         self._say(f"{self._what}: {record['status']}{wall}; {self._left(0.0)}", "\n")
