@@ -59,7 +59,7 @@ def load(results_path: str | Path) -> list[Record]:
     records, wrong = [], []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            records.append(_parse(line, f"{path}:{number}"))
+            records.append(parse(line, f"{path}:{number}"))
         except RecordError as error:
             wrong.append(str(error))
     if wrong:
@@ -115,7 +115,8 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
         return content[:end], tail
 
 
-def _parse(line: bytes, where: str) -> Record:
+def parse(line: bytes, where: str) -> Record:
+    """One record in today's format; `where` it is from, for the RecordError that says it is none."""
     try:
         record = json.loads(line)
     except ValueError as error:
