@@ -497,6 +497,17 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
     )
 
 
+def test_a_cluster_that_does_not_answer_is_a_refusal_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert Run("naive-batch.py", lambda: pa.table({})).execute() == "refused"
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found http://" in err
+
+
 @pytest.fixture
 def silent_store() -> Iterator[str]:
     """An endpoint that takes connections and never answers."""

@@ -72,7 +72,10 @@ class Run:
         self._catch_signals()
         self._workload = preflight.run()
         self._record.update(dataset=self._workload_record())
-        self._started_here = cluster.connect()
+        try:
+            self._started_here = cluster.connect()
+        except cluster.NoClusterError as error:
+            raise preflight.PreflightError([str(error)]) from None
         # Again: ray.init puts its own handler there, which kills Ray's processes before anything is recorded.
         self._catch_signals()
         preflight.require_gpus(cluster.gpus(), cluster.free_gpus)

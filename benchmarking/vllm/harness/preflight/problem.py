@@ -27,7 +27,7 @@ class PreflightError(ValueError):
     """A run that must not start. `problems` holds every one that was found, not only the first; `passing` ones may be
     gone the next time."""
 
-    def __init__(self, problems: Sequence[Problem], passing: bool = False) -> None:
+    def __init__(self, problems: Sequence[Problem | str], passing: bool = False) -> None:
         self.problems = list(problems)
         lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, start=1)]
         super().__init__("\n".join([HEADLINE + PASSING * passing, *lines]))
