@@ -14,7 +14,9 @@ SUITE = Path(__file__).resolve().parents[1] / "benchmarking" / "vllm"
 
 
 def knobs() -> dict[str, object]:
-    hints = {"SEQS": int, "SHARE": float, "EAGER": bool, "BYTES": int | None}
+    hints = {"SEQS": int, "SHARE": float, "EAGER": bool, "BYTES": int | None} | dict.fromkeys(
+        overrides.LOCAL_PATHS, str
+    )
     paths = dict.fromkeys(overrides.LOCAL_PATHS, "s3://bucket/x")
     return {"__annotations__": hints, "SEQS": 1, "SHARE": 0.5, "EAGER": False, "BYTES": None, **paths}
 
@@ -39,6 +41,10 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
         ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
         ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; did you mean SEQS?"),
+        ("BENCH_MODEL_NAME", "", "MODEL_NAME '': expected a path or a name. Set BENCH_MODEL_NAME, or unset it"),
+        ("BENCH_RESULTS_PATH", " ", "RESULTS_PATH ' ': expected a path or a name. Set BENCH_RESULTS_PATH, or unset it"),
+        ("BENCH_INPUT_PATH", "", "INPUT_PATH '': expected a path or a name. Set BENCH_INPUT_PATH, or unset it"),
+        ("BENCH_OUTPUT_PATH", "", "OUTPUT_PATH '': expected a path or a name. Set BENCH_OUTPUT_PATH, or unset it"),
         ("BENCH_PROFILE", "nowhere", "BENCH_PROFILE='nowhere': expected one of ['h200', 'local-cpu', 'local-gpu']"),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from harness import record_file
 from harness.comparison.questions import job_s
 from harness.comparison.sections import group
+from harness.record_file import RecordError
 from harness.report import bounds, cost, curves, page, palette, series, svg
 from harness.report.charts import dots, median_run, waterfall
 from harness.report.tables import Table, figure
@@ -259,6 +260,28 @@ def test_the_last_bounds_of_a_run_win_and_a_missing_file_means_none(tmp_path):
     assert bounds.load(tmp_path) == {}
     (tmp_path / "bounds.jsonl").write_text('{"run_id": "a", "floor_s": 1}\n{"run_id": "a", "floor_s": 2, "more": 1}\n')
     assert bounds.load(tmp_path)["a"] == bounds.Bounds(floor_s=2)
+
+
+@pytest.mark.parametrize(
+    "bad", [b'{"run_id": "a", "floo', b"[]", b'{"floor_s": 1}', b'{"run_id": "a", "floor_s": "1"}']
+)
+def test_a_line_that_is_no_bound_is_named(tmp_path, bad):
+    (tmp_path / "bounds.jsonl").write_bytes(b'{"run_id": "a", "floor_s": 1}\n' + bad)
+    with pytest.raises(RecordError, match=r"bounds.jsonl:2: expected the bounds of a run, found .*Delete this line"):
+        bounds.load(tmp_path)
+
+
+@pytest.mark.parametrize("columns", [None, {"engine": ["a"]}])
+def test_a_time_series_that_cannot_be_read_is_said_and_drawn_as_none(tmp_path, capsys, columns):
+    run = record()
+    path = tmp_path / "timeseries" / f"{run['run_id']}.parquet"
+    path.parent.mkdir()
+    if columns is None:
+        path.write_bytes(b"PAR1 half")
+    else:
+        pq.write_table(pa.table(columns), path)
+    assert "No run of these conditions has a time series" in curves.hit_rate(group([run])[0], tmp_path)
+    assert f"warning: {path} is drawn as no time series: " in capsys.readouterr().err
 
 
 def test_pressure_on_the_cache_is_the_working_set_over_one_engines_capacity():

@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import os
 import runpy
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,11 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from harness import cluster, preflight
 from harness.data import dataset, local_model
-from harness.preflight import deadline, disk, endpoint, installation, prompt_length, workload
+from harness.overrides import SUITE_DIR
+from harness.preflight import capacity, deadline, disk, endpoint, installation, load_format, prompt_length, workload
 from harness.preflight.problem import PreflightError, Problem
 from harness.run import EXIT_CODES, Run
 
-SCRIPTS = sorted(path for path in installation.SUITE_DIR.glob("*.py") if "run(__file__" in path.read_text())
+SCRIPTS = sorted(path for path in SUITE_DIR.glob("*.py") if "run(__file__" in path.read_text())
 MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
 
 
@@ -309,6 +312,9 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"PROBE_INTERVAL_S": -0.5}, "expected PROBE_INTERVAL_S of at least 0, found -0.5"),
         ({"WATCHDOG_STALL_S": 0.0}, "expected WATCHDOG_STALL_S of at least 1, found 0"),
         ({"ROUTER_MIN_BUCKET_SIZE": -1}, "expected ROUTER_MIN_BUCKET_SIZE of at least 1, found -1"),
+        ({"RAY_NUM_CPUS": 0}, "expected RAY_NUM_CPUS of at least 1, found 0"),
+        ({"KV_CACHE_MEMORY_BYTES": -1}, "expected KV_CACHE_MEMORY_BYTES of at least 1, found -1"),
+        ({"LOAD_FORMAT": "nope"}, "expected one of auto, "),
         ({"GPU_MEMORY_UTILIZATION": 1.5}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 1.5"),
         ({"ROUTER_PREFIX_MATCH_THRESHOLD": -0.1}, "expected ROUTER_PREFIX_MATCH_THRESHOLD of 0 to 1, found -0.1"),
         (
@@ -323,6 +329,90 @@ def test_settings_that_cannot_work_are_refused(
     for name, value in knobs.items():
         monkeypatch.setattr(config, name, value)
     assert refused()[0].startswith(found)
+
+
+def short_of(*node_cpus: float) -> list[str]:
+    with pytest.raises(PreflightError) as caught:
+        preflight.require_capacity(node_cpus)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_load_format_of_vllm_passes_whatever_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in ("auto", "NPCache"):
+        monkeypatch.setattr(config, "LOAD_FORMAT", known)
+        assert list(load_format.problems()) == []
+    monkeypatch.setitem(sys.modules, "vllm.model_executor", None)
+    monkeypatch.setattr(config, "LOAD_FORMAT", "nope")
+    assert list(load_format.problems()) == [], "what cannot be looked up is not refused"
+
+
+def test_more_cpu_engines_than_the_cluster_has_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 17)
+    assert short_of(8, 8) == [
+        "expected a CPU in the Ray cluster for each of CONCURRENCY = 17 engines, found 16. Set CONCURRENCY to at most "
+        "16, or add CPUs (RAY_NUM_CPUS counts them on one machine)"
+    ]
+    preflight.require_capacity([9, 8])
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    preflight.require_capacity([8, 8])
+
+
+def test_kv_caches_larger_than_the_machines_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = type("Memory", (), {"total": 1_000})
+    monkeypatch.setattr(capacity.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(config, "CONCURRENCY", 2)
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 501)
+    assert short_of(8) == [
+        "expected memory on this machine for KV_CACHE_MEMORY_BYTES = 501 for each of 2 engines, found 1,000 bytes in "
+        "all. Set it to less than 500, which weights and activations share, or lower CONCURRENCY"
+    ]
+    preflight.require_capacity([8, 8])  # of other nodes nothing is known here
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 500)
+    preflight.require_capacity([8])
+
+
+def test_a_kv_cache_larger_than_a_gpus_memory_is_refused_where_the_driver_tells_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 2 * 2**30)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    preflight.require_capacity([8])
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 1024\necho '[N/A]'\n")
+    driver.chmod(0o755)
+    assert short_of(8) == [
+        "expected memory on each GPU for KV_CACHE_MEMORY_BYTES = 2,147,483,648, found 1,073,741,824 bytes in all. "
+        "Set it to less than 1,073,741,824, which weights and activations share, or to none"
+    ]
+
+
+@pytest.mark.parametrize(("script", "package"), [("naive-batch", "daft"), ("ray-data", "ray"), ("compare", "pyarrow")])
+def test_a_package_that_is_not_installed_is_named_with_the_file_to_install(script: str, package: str) -> None:
+    hide = (
+        "import importlib.machinery as m, runpy, sys; find = m.PathFinder.find_spec; sys.argv = ['a', '--report'];"
+        f"m.PathFinder.find_spec = lambda name, *a, **k: None if name == {package!r} else find(name, *a, **k);"
+        f"sys.path.insert(0, {str(SUITE_DIR)!r});"
+        f"runpy.run_path({str(SUITE_DIR / script)!r} + '.py', run_name='__main__')"
+    )
+    environment = {**os.environ, "BENCH_PROFILE": "local-cpu"}
+    ended = subprocess.run([sys.executable, "-c", hide], env=environment, capture_output=True, text=True)
+    assert ended.returncode == EXIT_CODES["refused"], ended.stderr
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"refused: expected the package {package}, found it nowhere in {sys.prefix}. ")
+    assert f"Run pip install -r {SUITE_DIR / 'requirements-cpu.txt'}" in line
+
+
+def test_a_package_that_is_not_installed_is_said_before_what_it_takes_along(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pins = tmp_path / "other.txt"
+    pins.write_text("vllm==0.1\n")
+    monkeypatch.setattr(installation, "requirements_file", lambda: pins)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (message,) = refused()
+    assert message.startswith("expected vllm==0.1, found vllm not installed. Run pip install -r ")
 
 
 def test_answers_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -396,12 +486,26 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
     called: list[str] = []
     status = Run("naive-batch.py", lambda: called.append("strategy")).execute()
     assert (status, EXIT_CODES[status], called) == ("refused", 3, [])
-    record = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    out, err = capsys.readouterr()
+    record = json.loads(out.strip().splitlines()[-1])
     assert record["status"] == "refused"
+    assert [line.split()[0] for line in out.splitlines()[1:-2]] == ["script:", "status:"]
+    assert err.endswith(f"\nrefused: {record['error']}\n")
     assert (
         "expected 2 GPUs in the Ray cluster (CONCURRENCY 2 x 1), found 1. Set CONCURRENCY to at most 1"
         in (record["error"])
     )
+
+
+def test_a_cluster_that_does_not_answer_is_a_refusal_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert Run("naive-batch.py", lambda: pa.table({})).execute() == "refused"
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found http://" in err
 
 
 @pytest.fixture

@@ -167,6 +167,23 @@ BROKEN = {
     "phase_tokens.steady: expected an amount of 0 or more or null, found -0.5": lambda r: r["phase_tokens"].update(
         steady=-0.5
     ),
+    "status 'ok' without phases_s, though PROBE_INTERVAL_S was 1": lambda r: r.update(
+        phases_s=None, config={"PROBE_INTERVAL_S": 1.0}
+    ),
+    "status 'ok' without phases_s, though PROBE_INTERVAL_S was 0.5": lambda r: r.update(
+        phases_s=dict.fromkeys(schema.PHASES), config={"PROBE_INTERVAL_S": 0.5}
+    ),
+    "waterfall_s.read: expected a number or null, found 'x'": lambda r: r["waterfall_s"].update(read="x"),
+    "warnings.0: expected text, found 1": lambda r: r.update(warnings=[1]),
+    "engines.0: expected an object, found 'x'": lambda r: r.update(engines=["x"]),
+    "engines.0.settings: expected an object or null, found []": lambda r: r["engines"][0].update(settings=[]),
+    "engines.0.settings.num_gpu_blocks: expected a count or null": lambda r: r["engines"][0].update(
+        settings={"num_gpu_blocks": "many"}
+    ),
+    "config.PROBE_INTERVAL_S: expected seconds, found '1'": lambda r: r["config"].update(PROBE_INTERVAL_S="1"),
+    "config.CONCURRENCY: expected a count, found None": lambda r: r["config"].update(CONCURRENCY=None),
+    "dataset.fingerprint: expected text, found 7": lambda r: r["dataset"].update(fingerprint=7),
+    "status 'ok' with None rows in and None out": lambda r: r.update(rows={"a": 1}),
     "run_id: expected hex text": lambda r: r.update(run_id="../../x"),
     "started_at: expected UTC": lambda r: r.update(started_at="yesterday"),
     "cache_state: expected one of": lambda r: r.update(cache_state="hot"),
@@ -179,6 +196,12 @@ def test_the_validator_names_what_is_wrong(problem):
     made = record()
     BROKEN[problem](made)
     assert any(text.startswith(problem) for text in schema.problems(made)), schema.problems(made)
+
+
+@pytest.mark.parametrize("changes", [{"config": {"PROBE_INTERVAL_S": 0.0}}, {}, {"rows": {"continued": 400}}])
+def test_a_run_that_had_no_probe_or_nothing_to_generate_has_no_phases_rightly(changes):
+    made = record(**{"config": {"PROBE_INTERVAL_S": 1.0}} if "rows" in changes else {}, **changes)
+    assert schema.problems({**made, "phases_s": None}) == []
 
 
 def test_the_validator_and_the_module_that_describes_the_format_list_the_same_keys():

@@ -5,6 +5,7 @@ from pathlib import Path
 import config
 import pytest
 from harness import record_file, records, remote_records
+from harness.data import storage
 from harness.engine_metrics import SERIES
 from harness.preflight import disk
 
@@ -45,3 +46,20 @@ def test_fetching_from_where_nothing_is_says_so(
     assert remote_records.main(["s3://absent/results"]) == 1
     assert "s3://absent/results at endpoint" in capsys.readouterr().err
     assert remote_records.main(["results"]) == 2
+
+
+@pytest.mark.usefixtures("s3_endpoint")
+@pytest.mark.parametrize(
+    ("content", "said"), [(b'{"schema": 1, "run', "not JSON"), (b'{"schema": 1}', "expected a record with run_id")]
+)
+def test_an_object_that_is_no_record_is_named_and_nothing_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes, said: str
+) -> None:
+    monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
+    records.append(records.new(Path("naive-batch.py")), [], URL)
+    files, folder = storage.filesystem(URL)
+    with files.open_output_stream(f"{folder}/records/bad.json") as stream:
+        stream.write(content)
+    assert remote_records.main([URL]) == 1
+    assert capsys.readouterr().err.startswith(f"{URL}/records/bad.json: {said}")
+    assert record_file.load(tmp_path) == []

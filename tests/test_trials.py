@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from harness import record_file, schema
 from harness.comparison import trials
+from harness.preflight.problem import HEADLINE, PASSING
 
 SUITE = Path(record_file.__file__).resolve().parents[1]
 TESTS = Path(__file__).parent
@@ -24,7 +25,7 @@ import config
 from harness import overrides, record_file, records
 from synthetic import failed, record
 
-STRATEGY, KIND = {name!r}, {kind!r}
+STRATEGY, KIND, REFUSAL = {name!r}, {kind!r}, {refusal!r}
 print("a line for the log", file=sys.stderr)
 if KIND == "hangs":
     time.sleep(60)
@@ -34,6 +35,8 @@ time.sleep({sleep_s})
 knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
 made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
 made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
+if KIND == "refused":
+    made = failed(STRATEGY, REFUSAL, config=knobs) | {{"status": "refused", "wall_s": None}}
 if KIND == "fails":
     made = failed(STRATEGY, "an engine died", config=knobs)
 record_file.append(made, config.RESULTS_PATH)
@@ -51,9 +54,13 @@ def suite(tmp_path):
         shutil.copy(file, folder)
     kinds = {"fake-fast": 20.0, "fake-slow": 30.0, "fake-fails": 10.0, "fake-dies": 10.0, "fake-hangs": 10.0}
     for name, wall_s in kinds.items():
-        kind = name.removeprefix("fake-")
-        (folder / f"{name}.py").write_text(FAKE.format(name=name, kind=kind, wall_s=wall_s, sleep_s=0.05))
+        fake(folder, name, name.removeprefix("fake-"), wall_s)
     return folder
+
+
+def fake(folder, name, kind, wall_s=10.0, refusal=""):
+    text = FAKE.format(name=name, kind=kind, wall_s=wall_s, sleep_s=0.05, refusal=refusal)
+    (folder / f"{name}.py").write_text(text)
 
 
 def start(suite, *arguments, **knobs):
@@ -246,6 +253,7 @@ def test_half_a_line_left_by_a_killed_run_is_moved_aside_before_the_next_one(sui
         ((*TWO, "--twin", "fake-fails"), "--twin fake-fails: expected one of --strategies, or none"),
         ((*TWO, "--datasets", "/a/one.parquet", "/b/one.parquet"), "expected different names, which records keep"),
         ((*TWO, "--trials", "0"), "--trials 0: expected 1 or more"),
+        ((*TWO, "--datasets", ""), "--datasets: expected a file or folder, found an empty text"),
     ],
 )
 def test_a_wrong_option_says_what_was_expected(suite, arguments, message):
@@ -273,3 +281,92 @@ def test_the_terminal_shows_the_reports_table(suite):
     row = next(line.split() for line in out.splitlines() if line.startswith("fake-slow "))
     shown = next(line for line in page.splitlines() if line.startswith("| fake-slow |"))
     assert [cell for cell in row if cell not in shown] == []
+
+
+MISSING = f"{HEADLINE}\n  1. expected a dataset, found none. Set INPUT_PATH"
+
+
+def refused_runs(suite):
+    return Counter(made["strategy"] for made in stored(suite) if made["status"] == "refused")
+
+
+def test_what_preflight_refuses_is_said_once_and_tried_with_no_other_strategy_or_trial(suite):
+    for name in TWO[1:]:
+        fake(suite, name, "refused", refusal=MISSING)
+    code, out, err = compare(suite, *TWO, "--datasets", "one.parquet", "--trials", "3")
+    assert (code, out) == (3, "")
+    assert refused_runs(suite).total() == 1
+    assert err.count("expected a dataset, found none. Set INPUT_PATH") == 1
+    assert err.splitlines()[-1].startswith("refused: 9 of 9 runs are left to do, for what is said above. Mend it; ")
+    for name in TWO[1:]:
+        fake(suite, name, name)
+    code, _, err = compare(suite, *TWO, "--datasets", "one.parquet", "--trials", "3")
+    assert "9 of 9 runs are left" in err
+    assert code == 0, err
+
+
+def test_a_dataset_that_is_refused_stops_no_run_on_another(suite):
+    script = "if config.INPUT_PATH.endswith('one.parquet'):\n    KIND = 'refused'\nif KIND == 'refused'"
+    for name in TWO[1:]:
+        fake(suite, name, "works", refusal=MISSING)
+        path = suite / f"{name}.py"
+        path.write_text(path.read_text().replace('if KIND == "refused"', script))
+    code, out, err = compare(suite, *TWO, "--datasets", "one.parquet", "two.parquet", "--trials", "2")
+    assert code == 3
+    assert refused_runs(suite).total() == 1
+    assert sum(made["status"] == "ok" for made in stored(suite)) == 6
+    assert "report: " in out
+    assert "refused: 6 of 12 runs are left to do" in err
+
+
+def test_a_refusal_of_one_strategy_stops_that_one_alone(suite):
+    (suite / "fake-misses.py").write_text("import config\nimport a_package_that_nobody_has\n")
+    code, _, err = compare(suite, "--strategies", "fake-misses", "fake-fast", "--trials", "2")
+    assert code == 3
+    assert refused_runs(suite) == {"fake-misses": 1}
+    (made,) = (made for made in stored(suite) if made["status"] == "refused")
+    assert schema.problems(made) == []
+    assert "expected the package a_package_that_nobody_has, found it nowhere" in made["error"]
+    assert sum(made["status"] == "ok" for made in stored(suite)) == 2
+    assert "refused: 4 of 6 runs are left to do" in err
+
+
+def test_a_refusal_that_may_pass_is_tried_again(suite):
+    fake(suite, "fake-busy", "refused", refusal=MISSING.replace(HEADLINE, HEADLINE + PASSING))
+    compare(suite, "--strategies", "fake-busy", "fake-fast", "--twin", "none", "--trials", "2")
+    assert refused_runs(suite) == {"fake-busy": 2}
+    assert sum(made["status"] == "ok" for made in stored(suite)) == 2
+
+
+@pytest.mark.parametrize("option", ["--check", "--report"])
+def test_a_results_folder_without_records_is_refused_by_name_and_left_alone(suite, option):
+    code, out, err = compare(suite, option)
+    folder = suite / "results"
+    assert (code, out) == (3, "")
+    assert f"refused: expected records in {folder / 'records.jsonl'}, found no such folder. Set RESULTS_PATH" in err
+    assert not folder.exists()
+    folder.mkdir()
+    assert "found no such file. Set RESULTS_PATH" in compare(suite, option)[2]
+    (folder / "records.jsonl").touch()
+    assert "found an empty file. Set RESULTS_PATH" in compare(suite, option)[2]
+    assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused_before_any_trial(suite):
+    (suite / "results").touch()
+    code, out, err = compare(suite, *TWO)
+    assert (code, out) == (3, "")
+    assert "expected a folder for records that can be written, found " in err
+    assert "Traceback" not in err
+
+
+def test_check_names_a_run_that_is_there_twice_and_the_report_counts_it_once(suite):
+    compare(suite, "--strategies", "fake-fast", "--twin", "none", "--trials", "1")
+    path = suite / "results" / "records.jsonl"
+    path.write_text(2 * path.read_text())
+    run_id = stored(suite)[0]["run_id"]
+    code, out, _ = compare(suite, "--check")
+    assert (code, out.splitlines()[0]) == (1, f"run {run_id}: 2 lines have this run_id, expected one")
+    compare(suite, "--report")
+    left_out = f"Left out: record {run_id[:8]} does not fit the format (the run is there before)"
+    assert left_out in (suite / "results" / "report.md").read_text()

@@ -7,7 +7,7 @@
 
 Each trial is a block of fresh processes in random order; one strategy runs twice in it (A/A), which shows the noise.
 The same command continues an interrupted comparison and repeats nothing finished; more --trials add to it, --new starts
-another.
+another. Exit code 0: all runs are valid; 1: one is not; 3: refused, or runs were refused and are left to do.
 """
 
 import argparse
@@ -20,7 +20,9 @@ import config
 from harness import overrides, record_file, records, remote_records, schema
 from harness.comparison import launcher, trials
 from harness.comparison.progress import Progress
+from harness.comparison.refusals import Refusals
 from harness.comparison.trials import Trial
+from harness.preflight import PreflightError, disk
 from harness.report import page
 
 RESULTS = Path(config.RESULTS_PATH)
@@ -42,6 +44,9 @@ def main() -> int:
         if options.report:
             return report()
         return compare(options)
+    except (PreflightError, record_file.ResultsError, TimeoutError) as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return overrides.REFUSED
     except record_file.RecordError as error:
         print(error, file=sys.stderr)
         return 1
@@ -52,17 +57,45 @@ def main() -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Runs what is left of the comparison and reports; non-zero when one of its runs did not end in a valid result."""
+    if unwritable := list(disk.results()):
+        raise PreflightError(unwritable)
     with launcher.exclusive(RESULTS, config.TRIAL_TIMEOUT_S) as lock:
         record_file.set_aside_half_line(RESULTS)
         planned, todo = plan(options)
-        progress = Progress(planned, todo)
         runs = launcher.Launcher(RESULTS, lock, config.TRIAL_TIMEOUT_S, _interrupts())
-        for trial in todo:
-            progress.begin(trial)
-            progress.end(runs.run(trial, _script(trial.strategy), progress.tick))
+        refused = _run(todo, runs, Progress(planned, todo))
+    if refused == len(planned):
+        return _left_to_do(refused, planned)
+    report(planned[0].comparison)
+    if refused:
+        return _left_to_do(refused, planned)
     known = record_file.load(RESULTS)
-    without = [trial for trial in planned if not trials.find(trial, known, only_ok=True)]
-    return report(planned[0].comparison) or int(bool(without))
+    return int(not all(trials.find(trial, known, only_ok=True) for trial in planned))
+
+
+def _run(todo: list[Trial], runs: launcher.Launcher, progress: Progress) -> int:
+    """Runs one trial after another; returns how many were refused, or not tried because an equal one was."""
+    refusals, refused = Refusals(), 0
+    for trial in todo:
+        if refusals.rules_out(trial):
+            progress.skip()
+            refused += 1
+            continue
+        progress.begin(trial)
+        record = runs.run(trial, _script(trial.strategy), progress.tick)
+        progress.end(record)
+        refusals.note(trial, record)
+        refused += record["status"] == "refused"
+    return refused
+
+
+def _left_to_do(refused: int, planned: list[Trial]) -> int:
+    print(
+        f"refused: {refused} of {len(planned)} runs are left to do, for what is said above. Mend it; the same command "
+        "then does them",
+        file=sys.stderr,
+    )
+    return overrides.REFUSED
 
 
 def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
@@ -82,8 +115,11 @@ def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
 
 def report(comparison: str | None = None) -> int:
     """Writes the report and prints its tables, those of one comparison or all; the last line is the page's path."""
-    known = record_file.load(RESULTS)
-    html, _ = page.write(known, RESULTS, config.GPU_PRICE_PER_HOUR)
+    known = _records()
+    try:
+        html, _ = page.write(known, RESULTS, config.GPU_PRICE_PER_HOUR)
+    except OSError as error:
+        raise record_file.ResultsError(str(disk.unwritable_folder(RESULTS, error))) from None
     print(page.as_text(known, RESULTS, config.GPU_PRICE_PER_HOUR, comparison))
     print(f"\nreport: {html}")
     return 0
@@ -91,10 +127,20 @@ def report(comparison: str | None = None) -> int:
 
 def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
-    known = record_file.load(RESULTS)
+    known = _records()
     found = [f"run {record.get('run_id')}: {text}" for record in known for text in schema.problems(record)]
+    repeated = record_file.repeated(str(record["run_id"]) for record in known if "run_id" in record)
+    found += [f"run {run_id}: {count} lines have this run_id, expected one" for run_id, count in repeated]
     print("\n".join([*found, f"{len(known)} records, {len(found)} problems"]))
     return int(bool(found))
+
+
+def _records() -> list[schema.Record]:
+    """Raises ResultsError where there are none: a mistyped RESULTS_PATH must not read as records without a problem."""
+    known = record_file.load(RESULTS)
+    change = "Set RESULTS_PATH to a folder with records, or run a strategy, or compare.py without options, first"
+    record_file.required(known, RESULTS / record_file.FILE_NAME, change)
+    return known
 
 
 def _options() -> argparse.Namespace:
@@ -122,11 +168,15 @@ def _refuse_bad(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
             parser.error(f"no strategy {name}: expected {_script(name)}; known are {', '.join(trials.STRATEGIES)}")
     if options.twin not in ("none", *options.strategies):
         parser.error(f"--twin {options.twin}: expected one of --strategies, or none")
+    if not all(path.strip() for path in options.datasets):
+        parser.error("--datasets: expected a file or folder, found an empty text")
     names = [records.portable(_dataset(path)) for path in options.datasets]
     if len(set(names)) < len(names):
         parser.error(f"--datasets: expected different names, which records keep, found {', '.join(names)}")
     if options.trials < 1:
         parser.error(f"--trials {options.trials}: expected 1 or more")
+    if not config.TRIAL_TIMEOUT_S > 0:
+        parser.error(f"TRIAL_TIMEOUT_S {config.TRIAL_TIMEOUT_S:g}: expected seconds above 0")
 
 
 def _interrupts() -> threading.Event:

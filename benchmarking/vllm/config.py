@@ -10,7 +10,7 @@ An unknown or unreadable override stops the run and names what was expected.
 
 from typing import Any
 
-from harness import overrides, quiet, results_block
+from harness import overrides, quiet, requirements, results_block
 
 # --- Model and data -----------------------------------------------------------------------------------------
 
@@ -211,6 +211,7 @@ SERVING_WARMUP_REQUESTS: int = 128
 
 overrides.apply_or_exit(globals())
 quiet.silence_libraries()
+requirements.name_missing_packages()
 
 # --- Derived; nothing below is a knob -----------------------------------------------------------------------
 

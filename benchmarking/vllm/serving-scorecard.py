@@ -16,11 +16,13 @@ import json
 import signal
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import config
-from harness import record_file
-from harness.preflight import installation
+from harness import record_file, remote_records
+from harness.preflight import disk, installation, load_format
+from harness.preflight.problem import Problem
 from harness.serving import configurations, page, row_file, row_record, scorecard, sections, summary, targets, workload
 from harness.serving.configurations import ConfigurationError
 from harness.serving.scorecard import Plan
@@ -34,6 +36,8 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if remote_records.is_remote(config.RESULTS_PATH) and not options.report:
+            raise ConfigurationError(f"expected a local RESULTS_PATH, found {config.RESULTS_PATH}. Set it to a folder")
         if options.check:
             return check()
         if options.report is not None:
@@ -42,6 +46,7 @@ def main() -> int:
     except record_file.RecordError as error:
         print(error, file=sys.stderr)
         return 1
+    # A ResultsError is a ValueError too.
     except (ConfigurationError, TraceError, ValueError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return REFUSED
@@ -62,16 +67,23 @@ def measure(options: argparse.Namespace) -> int:
 
 def report(folders: list[Path]) -> int:
     """The page from the rows of all folders, written into the first; the newest conditions' tables on stdout."""
-    rows = [row for folder in folders for row in row_file.load(folder)]
-    print(f"page: {page.write(rows, folders[0], config.GPU_PRICE_PER_HOUR)}", file=sys.stderr)
+    # Each row once, also where a folder is named twice, or holds copies of another's rows.
+    rows = list({row["row_id"]: row for folder in folders for row in _fit_for_use(_load(folder))}.values())
+    try:
+        html = page.write(rows, folders[0], config.GPU_PRICE_PER_HOUR)
+    except OSError as error:
+        raise record_file.ResultsError(str(disk.unwritable_folder(folders[0], error))) from None
+    print(f"page: {html}", file=sys.stderr)
     show(rows)
     return 0
 
 
 def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
-    rows = row_file.load(RESULTS)
+    rows = _load(RESULTS)
     found = [f"row {row.get('row_id')}: {text}" for row in rows for text in row_record.problems(row)]
+    repeated = record_file.repeated(str(row["row_id"]) for row in rows if "row_id" in row)
+    found += [f"row {row_id}: {count} lines have this row_id, expected one" for row_id, count in repeated]
     print("\n".join([*found, f"{len(rows)} rows, {len(found)} problems"]))
     return int(bool(found))
 
@@ -90,17 +102,34 @@ def show(rows: list[row_record.Record]) -> None:
         print(json.dumps(summary.as_json(section, price), allow_nan=False))
 
 
+def _load(folder: Path) -> list[row_record.Record]:
+    """Raises ResultsError for a folder without rows: its name may be mistyped."""
+    rows = row_file.load(folder)
+    change = "Name a folder with rows (RESULTS_PATH, or after --report), or measure some without options first"
+    record_file.required(rows, folder / row_file.FILE_NAME, change)
+    return rows
+
+
+def _fit_for_use(rows: list[row_record.Record]) -> list[row_record.Record]:
+    """Rows that fit the format; one that does not is left out and named, not guessed at."""
+    found = [(row, row_record.problems(row)) for row in rows]
+    for row, wrong in found:
+        if wrong:
+            print(f"left out: row {row.get('row_id')} ({wrong[0]}); see --check", file=sys.stderr)
+    return [row for row, wrong in found if not wrong]
+
+
 def _plan(options: argparse.Namespace) -> Plan:
     named = configurations.parse(options.configurations)
     if options.url and [one.name for one in named] != [configurations.BASELINE]:
         raise ConfigurationError(f"--url with configurations {options.configurations!r}: expected baseline alone")
-    if options.url is None and (wrong := list(installation.off_their_pins(installation.SERVER_PACKAGES))):
+    if wrong := [*disk.results(), *(() if options.url else _of_servers())]:
         raise ConfigurationError("; ".join(map(str, wrong)))
     if options.seconds_per_rate is not None:
         config.SERVING_SECONDS_PER_RATE = options.seconds_per_rate
     if options.trace is not None:
         config.SERVING_TRACE = str(Path(options.trace).resolve())
-    offered, warm = workload.load()
+    offered, warm = workload.load(weights=options.url is None)
     return Plan(
         configurations=named,
         workload=offered,
@@ -112,6 +141,12 @@ def _plan(options: argparse.Namespace) -> Plan:
         url=options.url,
         repeat=not options.no_repeat,
     )
+
+
+def _of_servers() -> Iterator[Problem]:
+    """What keeps every server of ours from starting."""
+    yield from installation.off_their_pins(installation.SERVER_PACKAGES)
+    yield from load_format.problems()
 
 
 def _options() -> argparse.Namespace:

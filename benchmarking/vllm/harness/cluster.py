@@ -26,8 +26,12 @@ LINGER_S = 0.3
 CONNECT_TIMEOUT_S = 5.0
 
 
+class NoClusterError(ConnectionError):
+    """RAY_ADDRESS leads to no Ray; the message says what to do."""
+
+
 def connect() -> bool:
-    """Connects to Ray; returns whether a local one was started for this run."""
+    """Connects to Ray; returns whether a local one was started for this run. Raises NoClusterError."""
     import ray
 
     # A job's own runtime environment gives way to ours where both name something, instead of refusing the run.
@@ -56,6 +60,13 @@ def gpus() -> list[float]:
     import ray
 
     return [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]]
+
+
+def cpus() -> list[float]:
+    """Logical CPUs of each node of the connected cluster."""
+    import ray
+
+    return [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
 def free_gpus() -> list[float]:
@@ -110,7 +121,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
     from ray._private.services import find_bootstrap_address
 
     if address.startswith("http"):
-        raise ConnectionError(
+        raise NoClusterError(
             f"expected RAY_ADDRESS as host:port, found {address}, which is the address for `ray job submit`. Run the "
             "script on the cluster's head node, or hand it over with that command (README, On a cluster)"
         )
@@ -118,7 +129,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
         _knock(find_bootstrap_address(None) or address if address == "auto" else address)
         ray.init(address=address, **options)
     except OSError as error:
-        raise ConnectionError(
+        raise NoClusterError(
             f"no Ray cluster answers at {address} ({error}). Start one, point RAY_ADDRESS at it, or set "
             "RAY_ADDRESS=local to run on this machine alone"
         ) from None  # A record names the innermost error, which must be this one.

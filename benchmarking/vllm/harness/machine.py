@@ -67,12 +67,12 @@ def _cpu_name() -> str | None:
 
 def gpu_names() -> list[str]:
     """GPUs of this node; empty without NVIDIA's driver."""
-    return _gpus("name")
+    return _nvidia_smi("name")
 
 
 def gpu_ids() -> list[str]:
     """The UUIDs of this node's GPUs that this process may use: cards of one name differ by some per cent."""
-    known = _gpus("uuid")
+    known = _nvidia_smi("uuid")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return known
@@ -80,8 +80,14 @@ def gpu_ids() -> list[str]:
     return [uuid for index, uuid in enumerate(known) if {str(index), uuid} & set(wanted)]
 
 
-def _gpus(query: str) -> list[str]:
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+def gpu_memory_bytes() -> list[int]:
+    """Memory of each GPU of this node; empty without NVIDIA's driver, or where it does not say."""
+    return [int(mebibytes) * 2**20 for mebibytes in _nvidia_smi("memory.total") if mebibytes.isdigit()]
+
+
+def _nvidia_smi(asked: str) -> list[str]:
+    """What the driver says of each GPU, without units."""
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

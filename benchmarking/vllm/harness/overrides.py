@@ -42,6 +42,9 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             name = variable.removeprefix(PREFIX)
             config[name] = parse(variable, text, _known(variable, name, knobs))
     for name in LOCAL_PATHS:
+        if config[name] is not None and not config[name].strip():
+            # Taken for a relative path, it would be the suite's own folder.
+            raise ConfigError(f"{name} {config[name]!r}: expected a path or a name. Set {PREFIX}{name}, or unset it")
         config[name] = absolute(config[name], written=name in WRITTEN_PATHS)
 
 

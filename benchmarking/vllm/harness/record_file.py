@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,10 @@ FILE_NAME = "records.jsonl"
 
 class RecordError(ValueError):
     """A line of a record file cannot be used; the message names file, line and what to do."""
+
+
+class ResultsError(ValueError):
+    """A results folder cannot be used as asked; the message names it and what to do."""
 
 
 def append(record: Record, results_path: str | Path) -> Path:
@@ -54,12 +59,24 @@ def load(results_path: str | Path) -> list[Record]:
     records, wrong = [], []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            records.append(_parse(line, f"{path}:{number}"))
+            records.append(parse(line, f"{path}:{number}"))
         except RecordError as error:
             wrong.append(str(error))
     if wrong:
         raise RecordError("\n".join(wrong))
     return records
+
+
+def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
+    """The ids that several lines have, and how many; a run counted twice makes a comparison look surer than it is."""
+    return [(name, count) for name, count in Counter(names).items() if count > 1]
+
+
+def required(records: Sequence[Record], path: Path, change: str) -> None:
+    """Raises ResultsError where a results folder holds none: its name may be mistyped."""
+    if not records:
+        found = "an empty file" if path.exists() else "no such file" if path.parent.is_dir() else "no such folder"
+        raise ResultsError(f"expected records in {path}, found {found}. {change}")
 
 
 def set_aside_half_line(results_path: str | Path) -> Path | None:
@@ -98,7 +115,8 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
         return content[:end], tail
 
 
-def _parse(line: bytes, where: str) -> Record:
+def parse(line: bytes, where: str) -> Record:
+    """One record in today's format; `where` it is from, for the RecordError that says it is none."""
     try:
         record = json.loads(line)
     except ValueError as error:

@@ -37,21 +37,33 @@ def put(record: Record, series: list[dict[str, Any]], url: str) -> str:
 
 
 def fetch(url: str, results_path: Path) -> tuple[int, int]:
-    """Appends the records under `url` that are not in `results_path`, oldest first; (new ones, all there)."""
+    """Appends the records under `url` that are not in `results_path`, oldest first; (new ones, all there).
+
+    Raises StorageError, or RecordError for an object that is no record; nothing is appended then.
+    """
     files, folder = storage.filesystem(url)
     try:
         if files.get_file_info(folder.split("/")[0]).type == pafs.FileType.NotFound:
             raise OSError("no such bucket")
         found = files.get_file_info(pafs.FileSelector(f"{folder}/records", allow_not_found=True))
-        records = [json.loads(files.open_input_stream(info.path).read()) for info in found if info.is_file]
+        lines = {info.path: files.open_input_stream(info.path).read() for info in found if info.is_file}
     except OSError as error:
         raise storage.failure(url, error) from None
+    records = [_parsed(line, f"s3://{path}") for path, line in lines.items()]
     known = {record["run_id"] for record in record_file.load(results_path)}
     new = sorted((record for record in records if record["run_id"] not in known), key=lambda each: each["started_at"])
     for record in new:
         _fetch_series(files, f"{folder}/timeseries/{record['run_id']}.parquet", results_path / "timeseries")
         record_file.append(record, results_path)
     return len(new), len(records)
+
+
+def _parsed(line: bytes, where: str) -> Record:
+    """The whole record is for `compare.py --check`; here it needs a name and a time."""
+    record = record_file.parse(line, where)
+    if not all(isinstance(record.get(key), str) for key in ("run_id", "started_at")):
+        raise record_file.RecordError(f"{where}: expected a record with run_id and started_at. Move it elsewhere")
+    return record
 
 
 def _fetch_series(files: pafs.FileSystem, path: str, folder: Path) -> None:

@@ -13,6 +13,9 @@ def show(record: dict[str, Any]) -> None:
 
 
 def lines(record: dict[str, Any]) -> list[str]:
+    if record["status"] == "refused":
+        # Nothing was measured, and the reason stands at the end, on stderr.
+        return [f"script:        {record['strategy']}.py", "status:        REFUSED, no engine was started"]
     return [
         f"script:        {record['strategy']}.py",
         f"status:        {record['status'].upper()}" + (f" - {record['error']}" if record["error"] else ""),

@@ -72,10 +72,14 @@ class Run:
         self._catch_signals()
         self._workload = preflight.run()
         self._record.update(dataset=self._workload_record())
-        self._started_here = cluster.connect()
+        try:
+            self._started_here = cluster.connect()
+        except cluster.NoClusterError as error:
+            raise preflight.PreflightError([str(error)]) from None
         # Again: ray.init puts its own handler there, which kills Ray's processes before anything is recorded.
         self._catch_signals()
         preflight.require_gpus(cluster.gpus(), cluster.free_gpus)
+        preflight.require_capacity(cluster.cpus())
         self._record.update(hardware=machine.hardware())
         # Three strategies need vLLM on the driver; its import is no part of any strategy, so it comes before all.
         importlib.import_module("vllm")
@@ -179,6 +183,9 @@ class Run:
         finally:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))
+        if status == "refused":
+            # Last of all, below the record: it is what the user has to act on.
+            print(f"\nrefused: {error}", file=sys.stderr, flush=True)
         return status if recorded or status == "refused" else "failed"
 
     def _with_losses(self, error: str) -> str:

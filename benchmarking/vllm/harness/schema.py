@@ -6,7 +6,7 @@ listed are refused at the top level, so that a new one comes with an entry here 
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 SCHEMA = 1
@@ -39,8 +39,27 @@ def problems(record: Record) -> list[str]:
         if isinstance(part := record.get(group), dict)
         for key in keys
     ]
+    found += [_complaint(path, value, check) for path, value, check in _nested(record)]
     found += [f"{path}: not a number" for path in _not_finite(record, "")]
     return [text for text in found if text] or _contradictions(record)
+
+
+def _nested(record: Record) -> Iterator[tuple[str, Any, Check]]:
+    """What the report computes with, where it is there: path, value, and what it must be."""
+    for group, checks in NESTED.items():
+        if isinstance(part := record.get(group), dict):
+            yield from ((f"{group}.{key}", part[key], check) for key, check in checks.items() if key in part)
+    if isinstance(parts := record.get("waterfall_s"), dict):
+        yield from ((f"waterfall_s.{key}", value, NUMBER_OR_NULL) for key, value in parts.items())
+    if isinstance(warnings := record.get("warnings"), list):
+        yield from ((f"warnings.{index}", text, TEXT) for index, text in enumerate(warnings))
+    if isinstance(engines := record.get("engines"), list):
+        for index, engine in enumerate(engines):
+            yield f"engines.{index}", engine, OBJECT
+            settings = engine.get("settings") if isinstance(engine, dict) else None
+            yield f"engines.{index}.settings", settings, OBJECT_OR_NULL
+            blocks = settings.get("num_gpu_blocks") if isinstance(settings, dict) else None
+            yield f"engines.{index}.settings.num_gpu_blocks", blocks, COUNT_OR_NULL
 
 
 def _complaint(path: str, value: Any, check: Check) -> str:
@@ -57,10 +76,20 @@ def _contradictions(record: Record) -> list[str]:
     if ok:
         found += [f"status 'ok' without {key}" for key in _KNOWN_WHEN_OK if not record[key]]
         found += [] if (record["dataset"] or {}).get("fingerprint") else ["status 'ok' without dataset.fingerprint"]
+        found += _unseen(record)
     rows = record["rows"] or {}
-    if ok and rows.get("in") != rows.get("out"):
+    if ok and (rows.get("in") is None or rows.get("in") != rows.get("out")):
         found.append(f"status 'ok' with {rows.get('in')} rows in and {rows.get('out')} out")
     return found + [text for group in ("phases_s", "waterfall_s") if (text := _sum_is_off(record, group))]
+
+
+def _unseen(record: Record) -> list[str]:
+    """An "ok" run whose engines were to be read, and were not. One that took over every row had nothing to generate;
+    records of before the knob do not say whether there was a probe."""
+    probed = record["config"].get("PROBE_INTERVAL_S", 0) > 0
+    if not probed or (record["rows"] or {}).get("continued") or (record["phases_s"] or {}).get("steady") is not None:
+        return []
+    return [f"status 'ok' without phases_s, though PROBE_INTERVAL_S was {record['config']['PROBE_INTERVAL_S']:g}"]
 
 
 def _sum_is_off(record: Record, group: str) -> str | None:
@@ -105,6 +134,10 @@ def _kind(name: str, kind: type) -> Check:
 TEXT = _kind("text", str)
 OBJECT = _kind("an object", dict)
 LIST = _kind("a list", list)
+COUNT = ("a count", _is_count)
+TEXT_OR_NULL = _or_null(TEXT)
+OBJECT_OR_NULL = _or_null(OBJECT)
+NUMBER_OR_NULL = _or_null(("a number", lambda value: type(value) in (int, float)))
 COUNT_OR_NULL = _or_null(("a count", _is_count))
 AMOUNT_OR_NULL = _or_null(("an amount of 0 or more", _is_seconds))
 SECONDS_OR_NULL = _or_null(("seconds", _is_seconds))
@@ -142,5 +175,16 @@ PARTS = {
     "rows": ("in", "out", "missing", "doubled", "unknown", "null", "short", "continued", "redone"),
     "tokens": ("prompt", "output"),
     "counters": ("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens", "generation_tokens"),
+}
+NESTED: dict[str, dict[str, Check]] = {
+    "config": {
+        "MODEL_NAME": TEXT,
+        "CONCURRENCY": COUNT,
+        "GPUS_PER_ENGINE": COUNT,
+        "KV_CACHE_MEMORY_BYTES": COUNT_OR_NULL,
+        "PROBE_INTERVAL_S": ("seconds", _is_seconds),
+        "COMPARISON_ARM": TEXT_OR_NULL,
+    },
+    "dataset": {"fingerprint": TEXT},
 }
 COUNTED = ("rows", "tokens", "counters")

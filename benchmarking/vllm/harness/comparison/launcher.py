@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness import record_file, records
 from harness.comparison.trials import Trial, find
-from harness.overrides import PREFIX
+from harness.overrides import PREFIX, REFUSED
 from harness.schema import Record
 
 LOGS = "logs"
@@ -63,6 +63,9 @@ class Launcher:
         if record is None:
             error = f"{end}, and left no record. Its log, {log}, ends:\n{_tail(log)}"
             record = _without_record(trial, script, started_at, time.monotonic() - started, error)
+            if end == _exit(REFUSED):
+                # A script that misses a package says so before there is a harness to record it.
+                record |= {"status": "refused", "wall_s": None}
             record_file.append(record, self.results_path)
         return record
 

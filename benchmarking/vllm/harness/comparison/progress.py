@@ -32,8 +32,16 @@ class Progress:
     def end(self, record: Record) -> None:
         self._done += 1
         self._lives_s.append(time.monotonic() - self._began)
+        if record["status"] == "refused":
+            # In full: its first line only says that nothing was started.
+            self._say(f"{self._what}: refused: {record['error']}", "\n")
+            return
         wall = f", job {record['wall_s']:.1f} s" if record["status"] == "ok" else f": {_first_line(record)}"
         self._say(f"{self._what}: {record['status']}{wall}; {self._left(0.0)}", "\n")
+
+    def skip(self) -> None:
+        """A run that is left for another time."""
+        self._done += 1
 
     def _left(self, elapsed_s: float) -> str:
         if not self._lives_s:

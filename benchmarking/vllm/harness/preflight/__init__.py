@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import config
-from harness.preflight import disk, installation, kv_cache, model_folder, workload
+from harness.preflight import capacity, disk, installation, kv_cache, load_format, model_folder, workload
 from harness.preflight.problem import PreflightError, Problem
 from harness.preflight.row_scan import Limit
 from harness.preflight.workload import Workload
@@ -44,6 +44,9 @@ AT_LEAST_ONE = (
     "WATCHDOG_START_S",
     "PLANNED_MAX_IN_FLIGHT",
     "PLANNED_WINDOW_TOKENS",
+    # Where they are set at all.
+    "KV_CACHE_MEMORY_BYTES",
+    "RAY_NUM_CPUS",
 )
 AT_LEAST_ZERO = (
     "GPUS_PER_ENGINE",
@@ -69,8 +72,14 @@ def require_gpus(node_gpus: Sequence[float], free_gpus: Callable[[], Sequence[fl
     until = time.monotonic() + FREE_GPUS_WAIT_S
     while taken := list(_gpus(free_gpus(), "free ", "end the jobs that hold the others (`ray list actors`)")):
         if time.monotonic() > until:
-            raise PreflightError(taken)
+            raise PreflightError(taken, passing=True)
         time.sleep(0.5)
+
+
+def require_capacity(node_cpus: Sequence[float]) -> None:
+    """Raises PreflightError where engines ask for more CPUs or memory than there are; `node_cpus`: of each node."""
+    if short := list(capacity.problems(node_cpus)):
+        raise PreflightError(short)
 
 
 def run(node_gpus: Sequence[float] | None = None) -> Workload:
@@ -79,7 +88,7 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
     `node_gpus`: GPUs of each node; None before a cluster is known, `require_gpus` then follows.
     """
     # Everything below computes with these.
-    if impossible := list(_too_small()):
+    if impossible := [*_too_small(), *installation.absent()]:
         raise PreflightError(impossible)
     settings = list(_settings())
     model, missing = model_folder.load()
@@ -91,6 +100,7 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
         *(_gpus(node_gpus) if node_gpus is not None else ()),
         *installation.problems(),
         *missing,
+        *load_format.problems(),
         *_kv_cache(token_bytes),
         *_end_token(model.tokenizer),
         *faults,
@@ -104,7 +114,7 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
 def _too_small() -> Iterator[Problem]:
     for least, names in ((1, AT_LEAST_ONE), (0, AT_LEAST_ZERO)):
         for name in names:
-            if (value := getattr(config, name)) < least:
+            if (value := getattr(config, name)) is not None and value < least:
                 yield Problem(f"{name} of at least {least}", f"{value:g}", f"Set {name}")
 
 

@@ -21,13 +21,14 @@ RAY_DISK_SHARE = 0.95
 
 def problems(prompt_bytes: int) -> Iterator[Problem]:
     spill = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
-    yield from _results()
+    yield from results()
     if config.OUTPUT_PATH is not None:
         yield from _unwritable(config.OUTPUT_PATH, "answers", "OUTPUT_PATH")
     yield from _too_full(spill, SPILLED_COPIES * prompt_bytes, RAY_DISK_SHARE, "Free some, or set RAY_TMPDIR")
 
 
-def _results() -> Iterator[Problem]:
+def results() -> Iterator[Problem]:
+    """Where records go: can they be written, and is there room for one?"""
     if remote_records.is_remote(config.RESULTS_PATH):
         yield from _unwritable(config.RESULTS_PATH, "records", "RESULTS_PATH")
         return
@@ -37,9 +38,13 @@ def _results() -> Iterator[Problem]:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        yield Problem("a folder for records that can be written", f"{folder}: {error.strerror}", "Set RESULTS_PATH")
+        yield unwritable_folder(folder, error)
         return
     yield from _too_full(folder, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+
+
+def unwritable_folder(folder: Path, error: OSError) -> Problem:
+    return Problem("a folder for records that can be written", f"{folder}: {error.strerror}", "Set RESULTS_PATH")
 
 
 def _unwritable(url: str, what: str, setting: str) -> Iterator[Problem]:

@@ -5,9 +5,8 @@ import importlib.metadata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import config
-from harness.overrides import SUITE_DIR
 from harness.preflight.problem import Problem
+from harness.requirements import install, requirements_file
 from packaging.requirements import Requirement
 
 # The packages that decide what a run does; others may differ.
@@ -24,15 +23,6 @@ INTERFACES = (
 )
 
 
-def requirements_file() -> Path:
-    return SUITE_DIR / ("requirements-cpu.txt" if on_cpu() else "requirements.txt")
-
-
-def on_cpu() -> bool:
-    """Whether vLLM's CPU engine is to run."""
-    return config.GPUS_PER_ENGINE == 0 or config.LOGICAL_GPUS
-
-
 def problems() -> Iterator[Problem]:
     """Packages off their pins, then interfaces that the strategies need and do not find; one line each."""
     yield from off_their_pins(ENGINE_PACKAGES)
@@ -40,7 +30,13 @@ def problems() -> Iterator[Problem]:
     for module, interface, package in INTERFACES:
         if not _offers(module, interface):
             pin = f"{package}{wanted[package].specifier}" if package in wanted else package
-            yield Problem(f"{module}.{interface} ({pin})", f"{_found(package)} without it", _install())
+            yield Problem(f"{module}.{interface} ({pin})", f"{_found(package)} without it", install())
+
+
+def absent() -> Iterator[Problem]:
+    """Packages off their pins where one is not there at all: with it may go what preflight reads models with."""
+    if any(name in _wanted() and version(name) is None for name in ENGINE_PACKAGES):
+        yield from off_their_pins(ENGINE_PACKAGES)
 
 
 def off_their_pins(packages: Sequence[str]) -> Iterator[Problem]:
@@ -48,16 +44,11 @@ def off_their_pins(packages: Sequence[str]) -> Iterator[Problem]:
     for name in packages:
         if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
             pin = f"{name}{wanted[name].specifier}"
-            yield Problem(pin, _found(name), f"{_install()}, or edit its pin to try another version")
+            yield Problem(pin, _found(name), f"{install()}, or edit its pin to try another version")
 
 
 def _wanted() -> dict[str, Requirement]:
     return {pin.name: pin for pin in pins(requirements_file())}
-
-
-def _install() -> str:
-    again = " && pip uninstall -y torchvision torchaudio torchcodec" if on_cpu() else ""
-    return f"Run pip install -r {requirements_file()}{again}"
 
 
 def pins(file: Path) -> Iterator[Requirement]:

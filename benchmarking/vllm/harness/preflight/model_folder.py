@@ -19,10 +19,11 @@ class Model(NamedTuple):
     tokenizer: Any
 
 
-def load() -> tuple[Model, list[Problem]]:
-    """Loads config.MODEL_NAME's config and tokenizer, as vLLM does, or says what is missing."""
+def load(weights: bool = True) -> tuple[Model, list[Problem]]:
+    """Loads config.MODEL_NAME's config and tokenizer, as vLLM does, or says what is missing; `weights` must be there
+    where an engine of ours is to read them."""
     folder = Path(config.MODEL_NAME)
-    found = _missing_files(folder) if folder.is_absolute() or folder.is_dir() else _missing_hub()
+    found = _missing_files(folder, weights) if folder.is_absolute() or folder.is_dir() else _missing_hub()
     if found:
         expected = f"the model {config.MODEL_NAME}"
         return Model(None, None), [Problem(expected, found, "Set MODEL_NAME to a hub id or a folder with the model")]
@@ -33,12 +34,12 @@ def load() -> tuple[Model, list[Problem]]:
         return Model(None, None), [Problem(expected, str(error), "Set MODEL_NAME, or complete its folder")]
 
 
-def _missing_files(folder: Path) -> str | None:
+def _missing_files(folder: Path, weights: bool) -> str | None:
     if not folder.is_dir():
         return "no such folder"
     if not (folder / "config.json").is_file():
         return "a folder without config.json"
-    if config.LOAD_FORMAT != "dummy" and not any(list(folder.glob(pattern)) for pattern in WEIGHTS):
+    if weights and config.LOAD_FORMAT != "dummy" and not any(list(folder.glob(pattern)) for pattern in WEIGHTS):
         return 'a folder without weights (LOAD_FORMAT "dummy" would draw random ones)'
     return None
 

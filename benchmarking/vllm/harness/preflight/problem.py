@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+HEADLINE = "preflight: no engine was started"
+# Follows the headline where what was found is the work of others, and may be gone the next time.
+PASSING = ", for now"
 FIRST = 5  # offending rows or ids that a message names
 
 
@@ -21,9 +24,10 @@ class Problem:
 
 
 class PreflightError(ValueError):
-    """A run that must not start. `problems` holds every one that was found, not only the first."""
+    """A run that must not start. `problems` holds every one that was found, not only the first; `passing` ones may be
+    gone the next time."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem | str], passing: bool = False) -> None:
         self.problems = list(problems)
         lines = [f"  {number}. {problem}" for number, problem in enumerate(problems, start=1)]
-        super().__init__("\n".join(["preflight: no engine was started", *lines]))
+        super().__init__("\n".join([HEADLINE + PASSING * passing, *lines]))

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.record_file import RecordError
 from harness.schema import Record
 
 FILE_NAME = "bounds.jsonl"
@@ -26,13 +27,26 @@ class Bounds:
 
 
 def load(results_path: str | Path) -> dict[str, Bounds]:
-    """Run id → bounds; empty where there is no file."""
+    """Run id → bounds; empty where there is no file. Raises RecordError for a line that is none."""
     path = Path(results_path) / FILE_NAME
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    names = Bounds.__dataclass_fields__
-    return {row["run_id"]: Bounds(**{name: row.get(name) for name in names}) for row in rows}
+    lines = path.read_bytes().splitlines()
+    return dict(_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1))
+
+
+def _parse(line: bytes, where: str) -> tuple[str, Bounds]:
+    try:
+        row = json.loads(line)
+        found = Bounds(**{name: row.get(name) for name in Bounds.__dataclass_fields__})
+        if any(type(value) not in (int, float, type(None)) for value in vars(found).values()):
+            raise ValueError("a bound that is no number")
+        return str(row["run_id"]), found
+    except (ValueError, KeyError, AttributeError) as error:
+        raise RecordError(
+            f"{where}: expected the bounds of a run, found {line[:60]!r} ({error}). Delete this line, and let "
+            "forecast-records.py append it again"
+        ) from None
 
 
 def hit_rate(record: Record) -> float | None:

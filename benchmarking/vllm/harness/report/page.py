@@ -133,8 +133,14 @@ def _takes_part(section: sections.Section, comparison: str) -> bool:
 
 
 def _fit_for_use(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Records that pass the validator, and a line for each that does not: it is left out, not guessed at."""
-    found = [(record, schema.problems(record)) for record in records]
+    """Records that pass the validator, and a line for each that does not, or that is there again: it is left out, not
+    guessed at, nor counted twice."""
+    found: list[tuple[Record, list[str]]] = []
+    seen: set[str] = set()
+    for record in records:
+        name = str(record.get("run_id"))
+        found.append((record, [*schema.problems(record), *(["the run is there before"] if name in seen else [])]))
+        seen.add(name)
     left_out = [
         f"Left out: record {str(record.get('run_id'))[:8]} does not fit the format ({problems[0]}); "
         "see `python benchmarking/vllm/compare.py --check`."

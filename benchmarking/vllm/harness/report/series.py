@@ -1,8 +1,10 @@
 """Prefix-cache hit rate over time, from the counters that a run's probe wrote to `timeseries/<run_id>.parquet`."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from harness.schema import Record
 from numpy.typing import NDArray
@@ -22,7 +24,11 @@ def hit_rates(record: Record, results_path: Path) -> list[tuple[float, float]] |
     path = results_path / "timeseries" / f"{record['run_id']}.parquet"
     if not path.exists():
         return None
-    columns = pq.read_table(path, columns=["engine", "t_s", *COUNTERS]).to_pydict()
+    try:
+        columns = pq.read_table(path, columns=["engine", "t_s", *COUNTERS]).to_pydict()
+    except (pa.ArrowException, OSError) as error:
+        print(f"warning: {path} is drawn as no time series: {str(error).splitlines()[0]}", file=sys.stderr)
+        return None
     engines = np.array(columns["engine"])
     times, queries, hits = (np.array(columns[name], dtype=float) for name in ("t_s", *COUNTERS))
     edges = _edges(times, queries)

@@ -3,7 +3,7 @@
 A rule looks at the row's record and at the next lower rate of the same configuration; it answers with evidence or None.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +36,21 @@ class Rule:
 
 
 def of(row: Row, lower: Row | None) -> Diagnosis:
-    """`lower`: the row of the same configuration at the next lower rate, if there is one."""
+    """`lower`: the row of the same configuration at the next lower rate, if there is one (`neighbour`)."""
     for rule in RULES:
         if found := rule.signs(row, lower):
             return Diagnosis(rule.cause, *found)
     if not row["violations"]:
         return Diagnosis("targets hold", _load(row), "none: offer more")
     return Diagnosis("no known sign", f"{_load(row)}; {'; '.join(row['violations'])}", "none: read the server's log")
+
+
+def neighbour(row: Row, measured: Sequence[Row]) -> Row | None:
+    """The measured row at the next lower rate that began with as much in the prefix cache: one that found there what
+    others had paid for says nothing about where this one's throughput and concurrency come from."""
+    lower = [one for one in measured if one["rate"]["offered_rps"] < row["rate"]["offered_rps"]]
+    alike = [one for one in lower if one["cache_state"] == row["cache_state"]]
+    return max(alike, key=lambda one: float(one["rate"]["offered_rps"]), default=None)
 
 
 def _waits_for_admission(row: Row, _: Row | None) -> tuple[str, str] | None:

@@ -53,6 +53,16 @@ ALWAYS = (
     *("config", "hardware", "versions", "commit"),
 )
 
+KINDS: dict[type, tuple[str, ...]] = {
+    str: ("row_id", "scorecard_id", "status", "configuration", "started_at", "repeat_of"),
+    dict: (
+        *("config", "hardware", "versions", "targets", "rate", "traffic", "settings", "warmup", "diagnosis"),
+        *("counts", "causes", "details", "latency", "families", "client", "server", "before", "after"),
+    ),
+    list: ("violations", "series"),
+    float: ("window_s", "wall_s", "output_tokens", "row_s"),
+}
+
 
 def new(configuration: Configuration, scorecard_id: str, rate_rps: float | None, targets: Record) -> Record:
     """A row that has not been measured: every key present, what is not known yet null."""
@@ -116,7 +126,19 @@ def problems(record: Record) -> list[str]:
         found.append(f"status {record['status']!r}: expected 'ok' or 'failed'")
     if record["status"] == "failed" and not record["error"]:
         found.append("status 'failed' without an error")
-    return found + (_of_a_measured_row(record) if record["status"] == "ok" else [])
+    found += [f"{key}: expected {kind.__name__}, found {record[key]!r:.80}" for key, kind in _other_types(record)]
+    return found or (_of_a_measured_row(record) if record["status"] == "ok" else [])
+
+
+def _other_types(record: Record) -> list[tuple[str, type]]:
+    """Parts that the page computes with and that are something else; null is looked at by itself."""
+    return [
+        (key, kind)
+        for kind, keys in KINDS.items()
+        for key in keys
+        if record[key] is not None
+        and not (isinstance(record[key], kind) or (kind is float and type(record[key]) is int))
+    ]
 
 
 def _of_a_measured_row(record: Record) -> list[str]:
@@ -124,7 +146,24 @@ def _of_a_measured_row(record: Record) -> list[str]:
     found = [f"status 'ok' without {key}" for key in MEASURED if record[key] is None and key not in may_be_null]
     if found:
         return found
-    counts = record["counts"]
+    try:
+        return _contradictions(record)
+    except (KeyError, TypeError, AttributeError) as error:
+        return [f"a part of it is missing or of another type ({type(error).__name__}: {error})"]
+
+
+def _contradictions(record: Record) -> list[str]:
+    found, counts = [], record["counts"]
+    if not record["rate"]["offered_rps"] > 0:
+        found.append(f"rate.offered_rps: expected a number above 0, found {record['rate']['offered_rps']!r}")
+    spreads = ("ttft_s", "itl_s", "e2e_s")
+    found += [f"latency.{key} without p95" for key in spreads if "p95" not in record["latency"][key]]
+    found += [] if "preemptions" in record["server"] else ["server without preemptions"]
+    found += [
+        f"violations: expected text, found {text!r:.80}" for text in record["violations"] if type(text) is not str
+    ]
+    if type(gpus := record["config"].get("GPUS_PER_ENGINE")) is not int:
+        found.append(f"config.GPUS_PER_ENGINE: expected a count, found {gpus!r:.80}")
     if counts["offered"] != sum(counts[name] for name in RESULTS):
         found.append(f"counts: {counts} do not add up to what was offered")
     if sum(record["causes"].values()) != counts["failed"]:

@@ -150,7 +150,10 @@ def _row(
     with progress.row(configuration.name, rate_rps):
         found, outcomes = row.measure(running, timed, limits(), plan.targets)
     record |= {**common, **found, "rate": rate, "traffic": traffic.describe(timed, plan.workload.source)}
-    record |= {"status": "ok", "diagnosis": dataclasses.asdict(diagnosis.of(record, _next_lower(record, measured)))}
+    record |= {
+        "status": "ok",
+        "diagnosis": dataclasses.asdict(diagnosis.of(record, diagnosis.neighbour(record, measured))),
+    }
     progress.result(record)
     return _keep(record, row.requests_table(outcomes), plan)
 
@@ -160,11 +163,6 @@ def _keep(record: Record, requests: Sequence[Record], plan: Plan) -> Record:
         print(f"warning: row {record['row_id']} does not fit the format: {'; '.join(wrong)}", file=sys.stderr)
     row_file.append(record, requests, plan.results_path)
     return record
-
-
-def _next_lower(record: Record, measured: Sequence[Record]) -> Record | None:
-    lower = [one for one in measured if one["rate"]["offered_rps"] < record["rate"]["offered_rps"]]
-    return max(lower, key=lambda one: float(one["rate"]["offered_rps"]), default=None)
 
 
 def _best(measured: Sequence[Record]) -> Record | None:

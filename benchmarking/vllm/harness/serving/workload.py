@@ -6,17 +6,21 @@ from collections.abc import Iterable
 import config
 from harness import overrides, records
 from harness.data import prompts
+from harness.preflight import model_folder
 from harness.serving import arrivals, trace, traffic
 from harness.serving.scorecard import Workload
 from harness.serving.traffic import Generator, Request, Sizes
 
 
-def load() -> tuple[Workload, list[Request]]:
-    """The offered traffic and the warm-up's requests. Raises ValueError or TraceError for knobs that cannot be run."""
-    _check_knobs()
-    from transformers import AutoTokenizer
+def load(weights: bool = True) -> tuple[Workload, list[Request]]:
+    """The offered traffic and the warm-up's requests; without `weights`, a server elsewhere has the model's.
 
-    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    Raises ValueError or TraceError for knobs that cannot be run, or a model that is not there.
+    """
+    _check_knobs()
+    (_, tokenizer), missing = model_folder.load(weights)
+    if missing:
+        raise ValueError("; ".join(map(str, missing)))
     words: list[str] = prompts.words(tokenizer).to_pylist()
     shares, sizes = traffic.mix(config.SERVING_MIX), traffic.configured_sizes()
     _check_lengths(shares, sizes)
