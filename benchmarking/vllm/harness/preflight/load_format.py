@@ -10,12 +10,12 @@ EVERYWHERE = ("auto", "dummy", "safetensors")
 
 
 def problems() -> Iterator[Problem]:
-    """Nothing where vLLM is not there to be asked, which is a problem of its own."""
+    """Nothing where vLLM is not there to be asked, which is a problem of its own, or keeps its list elsewhere."""
     if config.LOAD_FORMAT in EVERYWHERE:
         return
     try:
         known = _known()
-    except ImportError:
+    except (ImportError, AttributeError):
         return
     if config.LOAD_FORMAT.lower() not in known:
         yield Problem(f"one of {', '.join(sorted(known))}", repr(config.LOAD_FORMAT), "Set LOAD_FORMAT")
