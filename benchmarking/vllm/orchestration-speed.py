@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import machine, overrides
+from harness import arguments, machine, overrides
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
 from harness.simulation import served
@@ -151,9 +151,9 @@ def _leave_out_tokenising() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Rows a second that orchestration carries, with instant engines.")
-    parser.add_argument("--engines", type=int, nargs="*", default=ENGINES)
-    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
-    parser.add_argument("--rows", type=int, default=32_768)
+    parser.add_argument("--engines", type=arguments.at_least(1), nargs="+", default=ENGINES)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--rows", type=arguments.at_least(1), default=32_768)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.record_file import RecordError
 from harness.schema import Record
 
 FILE_NAME = "bounds.jsonl"
@@ -26,13 +27,21 @@ class Bounds:
 
 
 def load(results_path: str | Path) -> dict[str, Bounds]:
-    """Run id → bounds; empty where there is no file."""
+    """Run id → bounds; empty where there is no file. Raises RecordError for a line that holds none."""
     path = Path(results_path) / FILE_NAME
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    names = Bounds.__dataclass_fields__
-    return {row["run_id"]: Bounds(**{name: row.get(name) for name in names}) for row in rows}
+    lines = enumerate(path.read_text().splitlines(), 1)
+    return dict(_row(line, f"{path}:{number}") for number, line in lines)
+
+
+def _row(line: str, where: str) -> tuple[str, Bounds]:
+    try:
+        row = json.loads(line)
+        return row["run_id"], Bounds(**{name: row.get(name) for name in Bounds.__dataclass_fields__})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        expected = "expected a run's bounds as forecast-records.py --write appends them"
+        raise RecordError(f"{where}: {expected}, found {line[:80]!r}. Remove this line") from error
 
 
 def hit_rate(record: Record) -> float | None:
