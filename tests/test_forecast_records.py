@@ -124,7 +124,7 @@ def test_a_record_that_lacks_a_part_is_named_and_the_others_are_forecast(folder:
     [
         (None, "records.jsonl, found none; run a strategy, or give --results"),
         ("", "records.jsonl, found none; run a strategy, or give --results"),
-        ("{\n", "records.jsonl, found none; run a strategy, or give --results"),
+        ("{", "records.jsonl, found none; run a strategy, or give --results"),
         ("not JSON\n{}\n", "records.jsonl:1: not JSON"),
         ("[1]\n{}\n", "records.jsonl:1: expected a record (a JSON object), found list"),
         ('{"schema": 1, "status": "failed"}\n', "expected a run that ended well, found none with status ok"),
