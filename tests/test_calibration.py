@@ -221,6 +221,19 @@ def test_simulate_refuses_knobs_that_no_run_would_start_with(results: Path, knob
     assert (code, heard.startswith("refused: ")) == (3, True)
 
 
+@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py", "forecast-check.py"])
+def test_what_takes_minutes_refuses_a_folder_for_records_that_cannot_be(script: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = stopped(script, RESULTS_PATH=str(tmp_path / "file" / "results"))
+    assert (code, str(tmp_path / "file" / "results") in said) == (3, True)
+
+
+@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py"])
+def test_knobs_that_no_run_would_start_with_measure_nothing(script: str) -> None:
+    code, said = stopped(script, BLOCK_SIZE="0")
+    assert (code, "expected BLOCK_SIZE of at least 1, found 0" in said) == (3, True)
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [

@@ -37,7 +37,7 @@ def main() -> None:
     args = _arguments()
     try:
         report = advise(args)
-    except (ValueError, StorageError) as error:
+    except (ValueError, OSError, StorageError) as error:
         overrides.refuse(error)
     print(json.dumps(report, indent=2) if args.json else "\n".join(report["text"]))
 

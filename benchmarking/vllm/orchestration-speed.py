@@ -31,6 +31,7 @@ import config
 from harness import arguments, machine, overrides
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
+from harness.preflight import bounds
 from harness.simulation import served
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
@@ -51,8 +52,12 @@ def main() -> None:
     if args.child:
         print(MARK, json.dumps(_carry(*args.child)), sep="")
         return
+    try:
+        bounds.require(overrides.knob_values(config))
+        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
     dataset = _dataset(args.rows)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
     print("engines that answer at once: simulated")
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:

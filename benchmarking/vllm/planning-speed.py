@@ -22,7 +22,8 @@ from typing import Any
 
 import config
 import numpy as np
-from harness import arguments
+from harness import arguments, overrides
+from harness.preflight import bounds
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -41,6 +42,12 @@ def main() -> None:
         "--carry", type=arguments.at_least(0), default=0, metavar="ROWS", help="short prompts to carry through"
     )
     options = parser.parse_args()
+    results = Path(config.RESULTS_PATH)
+    try:
+        bounds.require(overrides.knob_values(config))
+        results.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
     record = {"schema": 1, "cpus": os.cpu_count(), "planned": _apart(planned, options.rows, options.tokens)}
     print("planned {rows:,} prompts of {tokens} tokens in {plan_s:.1f} s, {peak_memory_bytes:,} bytes".format(
         **record["planned"]
@@ -50,8 +57,6 @@ def main() -> None:
         print("carried {rows:,} prompts through in {carry_s:.0f} s, {peak_memory_bytes:,} bytes".format(
             **record["carried"]
         ))  # fmt: skip
-    results = Path(config.RESULTS_PATH)
-    results.mkdir(parents=True, exist_ok=True)
     with (results / "planning-speed.jsonl").open("a") as file:
         file.write(json.dumps(record) + "\n")
 
