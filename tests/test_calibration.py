@@ -3,12 +3,15 @@
 import json
 import math
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import config
 import numpy as np
 import pytest
 from harness.overrides import SUITE_DIR
@@ -226,6 +229,25 @@ def test_what_takes_minutes_refuses_a_folder_for_records_that_cannot_be(script: 
     (tmp_path / "file").touch()
     code, said = stopped(script, RESULTS_PATH=str(tmp_path / "file" / "results"))
     assert (code, str(tmp_path / "file" / "results") in said) == (3, True)
+
+
+def test_a_case_that_does_not_end_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_long(*_: object) -> None:
+        raise subprocess.TimeoutExpired("naive-batch", 600)
+
+    script = runpy.run_path(str(SUITE_DIR / "orchestration-speed.py"))
+    monkeypatch.setitem(script["main"].__globals__, "_measure", too_long)
+    monkeypatch.setitem(script["main"].__globals__, "_dataset", lambda _: "none")
+    monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["orchestration-speed.py", "--engines", "1", "--strategies", "naive-batch"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as exit_:
+        script["main"]()
+    assert exit_.value.code == 2
+    assert "failed: naive-batch, 1 engines: Command 'naive-batch' timed out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py"])

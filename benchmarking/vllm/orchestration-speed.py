@@ -39,6 +39,7 @@ INSTANT = overrides.SUITE_DIR / "harness" / "simulation" / "instant_engines"
 STRATEGIES = ("naive-batch", "continuous-batch", "prefix-bucketing", "ray-data", "prefix-planned")
 ENGINES = (1, 4, 16, 64)
 TIMEOUT_S = 600
+EXIT_FAILED = 2  # as of a run that did not end
 # Ray and Daft print lines of their own.
 MARK = "carried: "
 # More than any machine has cores: Ray's CPUs are logical, and every actor and stage wants its own.
@@ -62,7 +63,11 @@ def main() -> None:
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:
         for strategy in args.strategies:
-            found = _measure(strategy, engines, args.rows, dataset)
+            try:
+                found = _measure(strategy, engines, args.rows, dataset)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(f"failed: {strategy}, {engines} engines: {error}. Lines before it are kept", file=sys.stderr)
+                sys.exit(EXIT_FAILED)
             print(
                 f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}"
             )
