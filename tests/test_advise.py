@@ -1,6 +1,7 @@
 """advise.py on files as people have them: what it says, what it refuses, and what it leaves out."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,21 @@ def run(qwen_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
         monkeypatch.setattr(sys, "argv", [*fixed, *arguments])
         advise.main()
         return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Any, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What advise.py says on stderr as it refuses, with the exit code of a refused run."""
+
+    def call(data: str | Path, *arguments: str) -> str:
+        with pytest.raises(SystemExit) as exit_:
+            run(data, *arguments)
+        assert exit_.value.code == overrides.REFUSED
+        said = capsys.readouterr().err
+        assert "refused: " in said
+        return said
 
     return call
 
@@ -151,18 +167,15 @@ def test_other_column_names_and_types_work(run: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_a_column_of_text_is_refused(
-    run: Any, tmp_path: Path, columns: dict[str, Any], message: str
+    refused: Any, tmp_path: Path, columns: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SystemExit, match=message):
-        run(write(tmp_path / "my.parquet", **columns))
+    assert re.search(message, refused(write(tmp_path / "my.parquet", **columns)))
 
 
-def test_no_file_and_a_damaged_file_are_refused_by_name(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="absent"):
-        run(tmp_path / "absent")
+def test_no_file_and_a_damaged_file_are_refused_by_name(refused: Any, tmp_path: Path) -> None:
+    assert "absent" in refused(tmp_path / "absent")
     (tmp_path / "bad.parquet").write_text("not Parquet at all")
-    with pytest.raises(SystemExit, match=r"bad\.parquet"):
-        run(tmp_path / "bad.parquet")
+    assert "bad.parquet" in refused(tmp_path / "bad.parquet")
 
 
 @pytest.mark.usefixtures("s3_endpoint")
@@ -221,12 +234,130 @@ def test_an_interrupted_tokenisation_is_not_taken_for_a_whole_one(
     assert len(tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path).starts) == 31
 
 
-def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, run: Any) -> None:
+def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, refused: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tokenizer\.json, found \[\]"):
         tokenizing.load_tokenizer(str(tmp_path))
     file = write(tmp_path / "data" / "my.parquet", id=[1], prompt=["a b c"])
-    with pytest.raises(SystemExit, match=r"expected config\.json"):
-        run(file, "--model", str(tmp_path))
+    assert "expected config.json" in refused(file, "--model", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "list"),
+        ("{}", "found no num_hidden_layers"),
+        (json.dumps(QWEN3_8B | {"num_attention_heads": 0}), "expected sizes of at least 1"),
+        (json.dumps(QWEN3_8B | {"hidden_size": "many"}), "expected the config.json of a decoder"),
+        (json.dumps({key: value for key, value in QWEN3_8B.items() if key != "vocab_size"}), "found no 'vocab_size'"),
+    ],
+)
+def test_a_model_that_is_none_is_refused_by_its_file(refused: Any, tmp_path: Path, content: str, found: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(content)
+    said = refused(write(tmp_path / "my.parquet", id=[1], prompt=["a b c"]), "--model", str(tmp_path / "model"))
+    assert found in said
+    assert "give a hub id or the folder of a model" in said
+
+
+def test_a_model_that_is_nowhere_and_a_broken_tokenizer_are_refused(refused: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", id=[1], prompt=["a b c"])
+    for name in (str(tmp_path / "absent"), "nobody/has-such-a-model"):
+        assert f"expected the model {name}, found no such folder" in refused(file, "--model", name)
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert f"{tmp_path}: expected a tokenizer" in refused(file, "--model", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"MAX_NUM_SEQS": 0}, "expected MAX_NUM_SEQS of at least 1, found 0. Set MAX_NUM_SEQS"),
+        ({"BLOCK_SIZE": 0}, "expected BLOCK_SIZE of at least 1, found 0"),
+        ({"NAIVE_BATCH_SIZE": 0, "RAY_BLOCKS": 0}, "expected RAY_BLOCKS of at least 1"),
+        ({"GPU_MEMORY_UTILIZATION": 2.0}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 2"),
+        ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "found 'normal'"),
+        ({"MAX_MODEL_LEN": 16}, "expected outputs of 1 to 15 tokens"),
+    ],
+)
+def test_knobs_that_no_run_would_start_with_are_refused(
+    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], said: str
+) -> None:
+    for name, value in knobs.items():
+        monkeypatch.setattr(config, name, value)
+    assert said in refused(write(tmp_path / "my.parquet", id=[1], prompt=["a b c"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--engines", "0"], "argument --engines: expected a whole number of at least 1, found '0'"),
+        (["--kv-tokens", "many"], "argument --kv-tokens: expected a whole number of at least 1, found 'many'"),
+        (["--price", "nan"], "argument --price: expected a finite number of at least 0, found 'nan'"),
+        (["--start-s", "-1"], "argument --start-s: expected a finite number of at least 0, found '-1'"),
+        (["--plot", "/absent/rates.svg"], "expected a file to write in a folder that exists, found no folder /absent"),
+        (["--plot", "/"], "found a folder of that name"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused_by_name(
+    run: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run("my.parquet", *arguments)
+    assert exit_.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_plot_that_cannot_be_written_after_all_is_refused(
+    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    file = write(tmp_path / "my.parquet", id=range(20), prompt=texts(20, 2))
+    said = refused(file, "--plot", str(tmp_path / "rates.svg"))
+    assert "--plot: expected a file that can be written, found [Errno 28] No space left" in said
+
+
+def test_repeated_ids_are_counted_and_said_because_runs_refuse_them(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", id=[1, 1, 1, 2, 3, 3, *range(4, 18)], prompt=texts(20, 2))
+    assert "2 ids in more than one row: runs refuse that; give every row its own" in run(file)
+    assert json.loads(run(file, "--json"))["dataset"]["repeated_ids"] == 2
+    assert "more than one row" not in run(file, "--no-id")
+    one = write(tmp_path / "one.parquet", id=[1, 1, *range(2, 20)], prompt=texts(20, 2))
+    assert "  1 id in more than one row" in run(one)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize("groups", [1, 1000])
+def test_what_is_said_of_few_rows_does_not_contradict_itself(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, groups: int
+) -> None:
+    monkeypatch.setattr(tokenizing, "seconds_a_token", lambda *_: 0.0)
+    monkeypatch.setattr(config, "NAIVE_PARTITIONS", 32)
+    monkeypatch.setattr(config, "CONTINUOUS_BATCH_SIZE", 512)
+    out = run(write(tmp_path / "my.parquet", id=range(rows), prompt=texts(rows, min(rows, groups))))
+    assert f"{rows} prompt{'s' * (rows > 1)}, " in out
+    if rows == 1:
+        # Every strategy does the same with one row, however many engines there are and whatever their cache.
+        assert "Nothing to be gained" in out
+        assert "The answer would be the same with 1/64 of the KV cache, " in out
+        assert "Run " not in out
+        assert "saves" not in out
+        return
+    # Static batches of one row lose to anything else: that is a gain, and neither order's nor the cache's.
+    assert "Run ray-data: expected " in out
+    assert "Requests a step, on average: " in out
+    assert "NAIVE_PARTITIONS leaves its batches 1 of the prompts" in out
+    assert "Sorting, bucketing and routing have nothing to gain" in out
+    assert "the gain is not the cache's" in out
+    assert "On so few prompts it saves " in out
+    assert "prompts on it saves" not in out
+    assert "Finding the order" not in out
+    changed = out.partition("What would change the answer, of ")[2].splitlines()[1:]
+    assert changed
+    assert not [line for line in changed if "ray-data" in line]
 
 
 def test_a_laptop_needs_neither_engines_nor_torch() -> None:

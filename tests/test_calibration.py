@@ -3,18 +3,21 @@
 import json
 import math
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import config
 import numpy as np
 import pytest
 from harness.overrides import SUITE_DIR
 from harness.prediction import gpus, roofline
 from harness.prediction.engine_state import Limits
-from harness.simulation import calibration, cards, fitting, job, served, structure
+from harness.simulation import calibration, cards, fitting, job, record_run, served, structure
 from harness.simulation.fitting import Measured
 from harness.simulation.fleet import Fleet
 from harness.simulation.outcome import decode_s, prefill_s
@@ -137,3 +140,137 @@ def test_the_peers_own_code_runs_on_instant_engines(tmp_path: Path) -> None:
     answered, (engines, _, _, rows, _) = json.loads(done.stdout.splitlines()[-1])
     assert answered == [128, 128, 2, 3]
     assert (engines, rows) == (4, 1 + 1 + 2 + 3)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A folder with the committed calibration, models and records, to be spoilt."""
+    committed = SUITE_DIR / "results"
+    for name in ("models", "structures", "timeseries"):
+        (tmp_path / name).symlink_to(committed / name)
+    for name in ("calibration.json", "records.jsonl"):
+        (tmp_path / name).write_bytes((committed / name).read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (None, "Expecting property name"),
+        ({"schema": 2}, "found schema 2, where 1 is known"),
+        ({"readings": {}}, "found no 'attention'"),
+        ({"readings": None}, "NoneType"),
+        ({"start": {"start_s": "soon", "spread_s": 1}}, "where every number is finite"),
+        ({"start": {"start_s": math.nan, "spread_s": 1}}, "where every number is finite"),
+        ({"model": "absent"}, "expected the model"),
+        ({"gpu": "abacus"}, "GPU 'abacus'"),
+    ],
+)
+def test_a_broken_calibration_is_refused_with_what_makes_it_anew(
+    results: Path, change: dict[str, Any] | None, found: str
+) -> None:
+    path = results / "calibration.json"
+    path.write_text("{" if change is None else json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"calibration\.json: expected what calibrate-simulation\.py keeps") as caught:
+        calibration.read(results)
+    assert found in str(caught.value)
+    assert str(caught.value).endswith("calibrate-simulation.py --write makes it anew from records")
+
+
+def test_a_record_that_lacks_what_a_fit_needs_is_named(results: Path) -> None:
+    lines = (results / "records.jsonl").read_text().splitlines()
+    run = next(run for run in calibration.load(results) if run.record["strategy"] in record_run.ALL_AT_ONCE)
+    for part in ("engines", "waterfall_s", "rows"):
+        spoilt = {name: value for name, value in run.record.items() if name != part}
+        (results / "records.jsonl").write_text("\n".join([json.dumps(spoilt), *lines]) + "\n")
+        with pytest.raises(ValueError, match=rf"run {spoilt['run_id']}: expected a whole record.*found no '{part}'"):
+            calibration.calibrate(calibration.load(results)[:1], results)
+
+
+def stopped(script: str, *arguments: str, **knobs: str) -> tuple[int, str]:
+    """Exit code and stderr of a script that is to refuse."""
+    environment = os.environ | {f"BENCH_{name}": value for name, value in knobs.items()}
+    command = [sys.executable, script, *arguments]
+    done = subprocess.run(
+        command, cwd=SUITE_DIR, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_one_run_cannot_be_predicted_from_others(results: Path) -> None:
+    run = next(run for run in calibration.load(results) if run.plain)
+    (results / "records.jsonl").write_text(json.dumps(run.record) + "\n")
+    (results / "calibration.json").write_text("{")
+    code, said = stopped("calibrate-simulation.py", "--results", str(results), "--write")
+    assert (code, "expected two runs or more, each to be predicted from the others, found one" in said) == (3, True)
+    code, said = stopped("calibrate-simulation.py", "--results", str(results))
+    assert (code, "--write makes it anew" in said) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"MAX_NUM_SEQS": "0"}, "expected MAX_NUM_SEQS of at least 1, found 0"),
+        ({"BLOCK_SIZE": "0"}, "expected BLOCK_SIZE of at least 1, found 0"),
+        ({"NAIVE_PARTITIONS": "0"}, "expected NAIVE_PARTITIONS of at least 1, found 0"),
+        ({"BLOCK_SIZE": "100000"}, "expected every prompt"),
+        ({"S3_ENDPOINT_URL": "minio:9000"}, "expected S3_ENDPOINT_URL as http://host:port or https://host"),
+    ],
+)
+def test_simulate_refuses_knobs_that_no_run_would_start_with(results: Path, knobs: dict[str, str], said: str) -> None:
+    code, heard = stopped("simulate.py", "--results", str(results), "--rows", "200", "--engines", "2", **knobs)
+    assert said in heard
+    assert (code, heard.startswith("refused: ")) == (3, True)
+
+
+@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py", "forecast-check.py"])
+def test_what_takes_minutes_refuses_a_folder_for_records_that_cannot_be(script: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, said = stopped(script, RESULTS_PATH=str(tmp_path / "file" / "results"))
+    assert (code, str(tmp_path / "file" / "results") in said) == (3, True)
+
+
+def test_a_case_that_does_not_end_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_long(*_: object) -> None:
+        raise subprocess.TimeoutExpired("naive-batch", 600)
+
+    script = runpy.run_path(str(SUITE_DIR / "orchestration-speed.py"))
+    monkeypatch.setitem(script["main"].__globals__, "_measure", too_long)
+    monkeypatch.setitem(script["main"].__globals__, "_dataset", lambda _: "none")
+    monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["orchestration-speed.py", "--engines", "1", "--strategies", "naive-batch"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as exit_:
+        script["main"]()
+    assert exit_.value.code == 2
+    assert "failed: naive-batch, 1 engines: Command 'naive-batch' timed out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py"])
+def test_knobs_that_no_run_would_start_with_measure_nothing(script: str) -> None:
+    code, said = stopped(script, BLOCK_SIZE="0")
+    assert (code, "expected BLOCK_SIZE of at least 1, found 0" in said) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ("simulate.py", ["--engines", "0"], "--engines: expected a whole number of at least 1, found '0'"),
+        ("simulate.py", ["--prefixes", "8", "-1"], "--prefixes: expected a whole number of at least 0, found '-1'"),
+        ("simulate.py", ["--prefixes"], "--prefixes: expected at least one argument"),
+        ("simulate.py", ["--strategies", "sideways"], "--strategies: invalid choice: 'sideways'"),
+        ("simulate.py", ["--submit-rows-per-s", "-1"], "expected a finite number of at least 0, found '-1'"),
+        ("orchestration-speed.py", ["--strategies", "sideways"], "--strategies: invalid choice: 'sideways'"),
+        ("orchestration-speed.py", ["--rows", "x"], "--rows: expected a whole number of at least 1, found 'x'"),
+        ("planning-speed.py", ["--tokens", "100"], "--tokens: expected a whole number of at least 256, found '100'"),
+        ("planning-speed.py", ["--carry", "-1"], "--carry: expected a whole number of at least 0"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused_by_name(script: str, arguments: list[str], said: str) -> None:
+    code, heard = stopped(script, *arguments)
+    assert said in heard
+    assert code == 2

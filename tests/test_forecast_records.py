@@ -35,6 +35,7 @@ def record(folder: Path) -> dict[str, Any]:
     engine = {"num_gpu_blocks": KV_BLOCKS + 1, "block_size": 16, "max_num_seqs": 32, "max_num_batched_tokens": 512}
     manifest = json.loads((folder / "sets" / "300_0-5_30.manifest.json").read_text())
     made: dict[str, Any] = {
+        "schema": 1,
         "run_id": "0123456789abcdef",
         "strategy": "continuous-batch",
         "status": "ok",
@@ -103,3 +104,54 @@ def test_runs_on_cpu_have_no_floor_and_unknown_strategies_no_prediction(folder: 
 def test_only_counters_of_vllm_up_to_0_26_count_every_lookup(record: dict[str, Any]) -> None:
     for version, expected in (("0.26.0", True), ("0.27.0", False), ("1.0.1", False)):
         assert record_forecast.limits(record | {"versions": {"vllm": version}}).counts_retries is expected
+
+
+def test_a_record_that_lacks_a_part_is_named_and_the_others_are_forecast(folder: Path, record: dict[str, Any]) -> None:
+    lacking = {name: value for name, value in record.items() if name != "dataset"} | {"run_id": "ffffffffffff"}
+    result = run(folder, [lacking, record | {"engines": None}, record])
+    assert result.returncode == 1
+    assert (
+        "ffffffff  continuous-batch          not forecast: run ffffffffffff: expected a whole record" in result.stdout
+    )
+    assert "found no 'dataset'; restore its line or move it to another file" in result.stdout
+    assert "found 'NoneType' object is not subscriptable" in result.stdout
+    assert result.stdout.splitlines()[-1].split()[:3] == ["01234567", "continuous-batch", "300_0-5_30"]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "records.jsonl, found none; run a strategy, or give --results"),
+        ("", "records.jsonl, found none; run a strategy, or give --results"),
+        ("{", "records.jsonl, found none; run a strategy, or give --results"),
+        ("not JSON\n{}\n", "records.jsonl:1: not JSON"),
+        ("[1]\n{}\n", "records.jsonl:1: expected a record (a JSON object), found list"),
+        ('{"schema": 1, "status": "failed"}\n', "expected a run that ended well, found none with status ok"),
+    ],
+)
+@pytest.mark.parametrize("script", ["forecast-records.py", "calibrate-simulation.py"])
+def test_records_that_are_missing_empty_or_broken_are_refused(
+    tmp_path: Path, script: str, content: str | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "records.jsonl").write_text(content)
+    command = [sys.executable, script, "--results", str(tmp_path)]
+    result = subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == overrides.REFUSED, result.stderr
+    assert "refused: " in result.stderr
+    if script == "calibrate-simulation.py" and "status ok" in said:
+        said = "run without run_id: expected a whole record, as a run leaves it, found no 'strategy'"
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_broken_bounds_are_refused_before_more_are_appended(folder: Path, record: dict[str, Any]) -> None:
+    (folder / "results").mkdir()
+    bounds = folder / "results" / "bounds.jsonl"
+    for line in ("{\n", "[]\n", "{}\n"):
+        bounds.write_text(line)
+        result = run(folder, [record], "--write")
+        assert result.returncode == overrides.REFUSED
+        assert "bounds.jsonl:1: expected a run's bounds" in result.stderr
+        assert bounds.read_text() == line

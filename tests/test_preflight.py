@@ -318,6 +318,11 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"GPU_MEMORY_UTILIZATION": 1.5}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 1.5"),
         ({"ROUTER_PREFIX_MATCH_THRESHOLD": -0.1}, "expected ROUTER_PREFIX_MATCH_THRESHOLD of 0 to 1, found -0.1"),
         (
+            {"INPUT_PATH": "s3://b/x", "S3_ENDPOINT_URL": "minio:9000"},
+            "expected S3_ENDPOINT_URL as http://host:port or",
+        ),
+        ({"OUTPUT_PATH": "s3://b/x", "S3_ENDPOINT_URL": "http://minio:port"}, "expected S3_ENDPOINT_URL as http://"),
+        (
             {"MAX_NUM_SEQS": 64, "MAX_NUM_BATCHED_TOKENS": 8},
             "expected a token in each step for each of MAX_NUM_SEQS (64) sequences, found MAX_NUM_BATCHED_TOKENS 8",
         ),

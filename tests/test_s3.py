@@ -114,6 +114,18 @@ def test_a_credential_in_an_error_of_the_store_is_blanked() -> None:
     assert "no such key <AWS_ACCESS_KEY_ID>, signed with <AWS_SECRET_ACCESS_KEY>" in str(error)
 
 
+@pytest.mark.parametrize("endpoint", ["minio:9000", "127.0.0.1", "", "ftp://minio", "http://", "http://minio:port"])
+def test_an_endpoint_that_is_no_url_is_refused_with_what_it_should_be(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setattr(config, "S3_ENDPOINT_URL", endpoint)
+    for use in (lambda: storage.filesystem("s3://data/x"), storage.daft_io_config):
+        with pytest.raises(StorageError) as caught:
+            use()
+        assert f"expected S3_ENDPOINT_URL as http://host:port or https://host, found {endpoint!r}" in str(caught.value)
+    assert storage.filesystem("local")[1].endswith("/local")
+
+
 def test_another_scheme_is_refused() -> None:
     with pytest.raises(StorageError, match="gs://bucket/set: expected a local path or s3://"):
         read("gs://bucket/set")

@@ -11,12 +11,11 @@ longer, by much the same factor in all strategies. Engine limits and the strateg
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import config
-from harness import overrides
+from harness import arguments, overrides
 from harness.data.storage import StorageError
 from harness.prediction import (
     advice,
@@ -31,20 +30,22 @@ from harness.prediction import (
 )
 from harness.prediction.prefix_tree import Profile
 from harness.prediction.prompt_set import PromptSet
+from harness.preflight import bounds
 
 
 def main() -> None:
     args = _arguments()
     try:
         report = advise(args)
-    except (ValueError, StorageError) as error:
-        sys.exit(f"advise.py: {error}")
+    except (ValueError, OSError, StorageError) as error:
+        overrides.refuse(error)
     print(json.dumps(report, indent=2) if args.json else "\n".join(report["text"]))
 
 
 def advise(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, and under `text` the lines for people; writes the plot if one is asked for."""
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines, "OUTPUT_LEN": args.output_len}
+    bounds.require(knobs)
     model, gpu = model_shape.read(args.model), gpus.find(args.gpu)
     prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column)
     profile = prefix_tree.profile(prompts.data)
@@ -56,28 +57,36 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     done = study.run(prompts, knobs, model, gpu, kv_tokens)
     gpu_count = args.engines * max(config.GPUS_PER_ENGINE, 1)
     possible = profile.possible_hit_rate
-    found = advice.advise(done.results, possible, profile.rows, gpu_count, args.start_s, prompts.plan_s)
+    found = advice.advise(done.results, possible, profile.rows, gpu_count, args.start_s, prompts.plan_s, knobs)
     lines += [
         advice_text.machine_line(gpu, args.engines, gpu_count, kv_tokens, profile),
         "",
         *advice_text.table_lines(done.results, possible, done.floor.wall_s),
         "",
         *advice_text.advice_lines(found, args.price, args.start_s),
-        *advice_text.change_lines(done.changes),
+        *advice_text.change_lines(done.changes, found.best.forecast.strategy),
     ]
     if args.plot:
-        args.plot.write_text(forecast_chart.draw(done.curves, kv_tokens, profile.working_set_tokens, possible))
+        _write(args.plot, forecast_chart.draw(done.curves, kv_tokens, profile.working_set_tokens, possible))
     return report | {"gpu": gpu._asdict(), "engines": args.engines, **_figures(done, found), "text": lines}
 
 
+def _write(plot: Path, svg: str) -> None:
+    try:
+        plot.write_text(svg)
+    except OSError as error:
+        raise ValueError(f"--plot: expected a file that can be written, found {error}; give another") from error
+
+
 def _dataset(source: str, prompts: PromptSet, profile: Profile) -> dict[str, Any]:
-    left_out = {
-        name: getattr(prompts.column, name) for name in ("null_prompts", "blank_prompts", "empty_files", "files")
+    counted = {
+        name: getattr(prompts.column, name)
+        for name in ("null_prompts", "blank_prompts", "repeated_ids", "empty_files", "files")
     }
     return {
         "source": source,
         "fingerprint": prompts.column.fingerprint,
-        **left_out,
+        **counted,
         "too_long": prompts.too_long,
         **profile._asdict(),
         "possible_hit_rate": profile.possible_hit_rate,
@@ -104,29 +113,23 @@ def _figures(done: study.Study, found: advice.Advice) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a dataset has to gain, before a GPU is rented.")
+    positive = arguments.at_least(1)
     parser.add_argument("data", help="a Parquet file or a folder of them, local or s3://")
     parser.add_argument("--column", default="prompt", help="the column of prompts (default: prompt)")
     parser.add_argument("--id-column", default="id", help="the column of ids (default: id)")
     parser.add_argument("--no-id", dest="id_column", action="store_const", const=None, help="there is no such column")
     parser.add_argument("--model", default=config.MODEL_NAME, help="hub id or local folder (default: config.py's)")
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpus.GPUS)} (default: H200)")
-    parser.add_argument("--engines", type=_positive, default=config.CONCURRENCY, help="copies of the model")
-    parser.add_argument("--output-len", type=_positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
-    parser.add_argument("--kv-tokens", type=_positive, help="KV cache of an engine, if vLLM's log told you")
-    parser.add_argument("--price", type=float, help="of one GPU for an hour, in any currency")
+    parser.add_argument("--engines", type=positive, default=config.CONCURRENCY, help="copies of the model")
+    parser.add_argument("--output-len", type=positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
+    parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you")
+    parser.add_argument("--price", type=arguments.not_negative, help="of one GPU for an hour, in any currency")
     parser.add_argument(
-        "--start-s", type=float, default=40.0, help="start of an engine, in seconds (default: 40, H200)"
+        "--start-s", type=arguments.not_negative, default=40.0, help="start of an engine (default: 40 s, H200)"
     )
-    parser.add_argument("--plot", type=Path, help="write hit rates against KV capacity to this SVG file")
+    parser.add_argument("--plot", type=arguments.new_file, help="write hit rates against KV capacity to this SVG file")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, found {text}")
-    return value
 
 
 if __name__ == "__main__":

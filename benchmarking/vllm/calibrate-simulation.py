@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 
 import config
+from harness import overrides
+from harness.data.storage import StorageError
 from harness.prediction import record_forecast
 from harness.simulation import calibration, fitting
 from harness.simulation.calibration import Calibration, Run
@@ -34,14 +36,23 @@ HEAD = (
 def main() -> None:
     args = _arguments()
     try:
-        found = calibration.load(args.results, args.datasets, args.model)
-        kept = calibration.read(args.results) if (args.results / calibration.FILE_NAME).exists() else None
-        newer = [run for run in found if run.plain and kept and run.record["run_id"] not in kept.runs]
-        # Those that the kept fit does not know are its test, unless they are to be part of it.
-        runs = [run for run in found if args.write or run not in newer]
-        readings = {reading: calibration.calibrate(runs, args.results, reading) for reading in fitting.READINGS}
-    except ValueError as error:
-        sys.exit(str(error))
+        off = _calibrate(args)
+    except (ValueError, OSError, StorageError) as error:
+        overrides.refuse(error)
+    sys.exit(max(off) > TOLERANCE)
+
+
+def _calibrate(args: argparse.Namespace) -> list[float]:
+    """Prints all that is compared; by how much each run's steady time is off."""
+    found = calibration.load(args.results, args.datasets, args.model)
+    # What is written anew need not be readable.
+    kept = None if args.write or not (args.results / calibration.FILE_NAME).exists() else calibration.read(args.results)
+    newer = [run for run in found if run.plain and kept and run.record["run_id"] not in kept.runs]
+    # Those that the kept fit does not know are its test, unless they are to be part of it.
+    runs = [run for run in found if run not in newer]
+    if sum(run.plain for run in runs) == 1:
+        raise ValueError("expected two runs or more, each to be predicted from the others, found one; record another")
+    readings = {reading: calibration.calibrate(runs, args.results, reading) for reading in fitting.READINGS}
     for reading, efficiency in readings.items():
         print(f"{reading:10}", ", ".join(f"{name} {value:.4g}" for name, value in efficiency._asdict().items()))
     print(HEAD)
@@ -54,12 +65,12 @@ def main() -> None:
         off += [abs(_off(run, predicted))] if run.plain else []
         print(_line(run, fitted, predicted))
     print(f"{len(off)} runs, each predicted from the others: the worst steady time is off by {max(off):.1%}")
-    if kept and newer and not args.write:
+    if kept and newer:
         off += _foretell(newer, kept)
     if args.write:
         text = json.dumps(calibration.as_json(runs, readings), indent=1)
         (args.results / calibration.FILE_NAME).write_text(text + "\n")
-    sys.exit(max(off) > TOLERANCE)
+    return off
 
 
 def _foretell(newer: list[Run], kept: Calibration) -> list[float]:

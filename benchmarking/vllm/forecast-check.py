@@ -17,6 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import config
+from harness import overrides
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
 from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
@@ -28,7 +29,12 @@ def main() -> None:
     builds = {build.name: build for build in BUILDS}
     unknown = set(sys.argv[1:]) - set(builds)
     if unknown:
-        sys.exit(f"forecast-check.py: expected some of {list(builds)}, found {sorted(unknown)}")
+        overrides.refuse(ValueError(f"expected some of {list(builds)}, found {sorted(unknown)}"))
+    try:
+        # The records' folder is known before minutes of engines, not after.
+        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        overrides.refuse(ValueError(f"RESULTS_PATH: expected a folder that can be written, found {error}. Set it"))
     model = local_model.make(LOCAL / "model")
     wanted = sys.argv[1:] or list(builds)
     records = [record for name in wanted for record in _run(builds[name], model)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import config
+from harness import overrides
 from harness.data.storage import StorageError
 from harness.prediction import model_shape, prompt_set, record_forecast
 from harness.prediction.model_shape import ModelShape
@@ -31,24 +32,37 @@ HEAD = (
 
 def main() -> None:
     args = _arguments()
-    records = [json.loads(line) for line in (args.results / "records.jsonl").read_text().splitlines()]
+    try:
+        off = _compare(args)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
+    sys.exit(1 if off else 0)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    """A line for each record that is whole; how many are off or cannot be forecast."""
+    records = [record for record in record_forecast.load(args.results) if record.get("status", "ok") == "ok"]
+    if not records:
+        raise ValueError(f"{args.results}: expected a run that ended well, found none with status ok; run a strategy")
+    if args.write:
+        bounds.load(args.results)  # broken lines are known before the first is appended
     model = model_shape.read(args.model)
     print(HEAD)
     known: dict[Any, PromptSet] = {}
     off = 0
     for record in records:
-        if record["status"] != "ok":
-            continue
         try:
-            prompts = _prompts(record, args, known)
-            off += _show(record, prompts, model)
+            with record_forecast.whole(record):
+                prompts = _prompts(record, args, known)
+                off += _show(record, prompts, model)
         except (ValueError, StorageError) as error:
-            print(f"{record['run_id'][:8]}  {record['strategy']:26}not forecast: {error}")
+            name = f"{str(record.get('run_id'))[:8]}  {record.get('strategy')!s:26}"
+            print(f"{name}not forecast: {error}")
             off += 1
             continue
         if args.write:
             _append(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
-    sys.exit(1 if off else 0)
+    return off
 
 
 def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSet]) -> PromptSet:

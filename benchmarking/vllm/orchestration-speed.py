@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import machine, overrides
+from harness import arguments, machine, overrides
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
+from harness.preflight import bounds
 from harness.simulation import served
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
@@ -38,6 +39,7 @@ INSTANT = overrides.SUITE_DIR / "harness" / "simulation" / "instant_engines"
 STRATEGIES = ("naive-batch", "continuous-batch", "prefix-bucketing", "ray-data", "prefix-planned")
 ENGINES = (1, 4, 16, 64)
 TIMEOUT_S = 600
+EXIT_FAILED = 2  # as of a run that did not end
 # Ray and Daft print lines of their own.
 MARK = "carried: "
 # More than any machine has cores: Ray's CPUs are logical, and every actor and stage wants its own.
@@ -51,13 +53,21 @@ def main() -> None:
     if args.child:
         print(MARK, json.dumps(_carry(*args.child)), sep="")
         return
+    try:
+        bounds.require(overrides.knob_values(config))
+        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
     dataset = _dataset(args.rows)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
     print("engines that answer at once: simulated")
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}")
     for engines in args.engines:
         for strategy in args.strategies:
-            found = _measure(strategy, engines, args.rows, dataset)
+            try:
+                found = _measure(strategy, engines, args.rows, dataset)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(f"failed: {strategy}, {engines} engines: {error}. Lines before it are kept", file=sys.stderr)
+                sys.exit(EXIT_FAILED)
             print(
                 f"{strategy:20}{engines:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}{found['collect_s']:>11.1f}"
             )
@@ -151,9 +161,9 @@ def _leave_out_tokenising() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Rows a second that orchestration carries, with instant engines.")
-    parser.add_argument("--engines", type=int, nargs="*", default=ENGINES)
-    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
-    parser.add_argument("--rows", type=int, default=32_768)
+    parser.add_argument("--engines", type=arguments.at_least(1), nargs="+", default=ENGINES)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--rows", type=arguments.at_least(1), default=32_768)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import config
 import numpy as np
+from harness import arguments, overrides
+from harness.preflight import bounds
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -32,10 +34,20 @@ Record = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What prefix-planned asks of its driver.")
-    parser.add_argument("--rows", type=int, default=200_000, help="prompts to plan")
-    parser.add_argument("--tokens", type=int, default=512, help="tokens of each, 256 of them shared")
-    parser.add_argument("--carry", type=int, default=0, metavar="ROWS", help="short prompts to carry through")
+    parser.add_argument("--rows", type=arguments.at_least(1), default=200_000, help="prompts to plan")
+    parser.add_argument(
+        "--tokens", type=arguments.at_least(PREFIX_LEN), default=512, help="tokens of each, 256 of them shared"
+    )
+    parser.add_argument(
+        "--carry", type=arguments.at_least(0), default=0, metavar="ROWS", help="short prompts to carry through"
+    )
     options = parser.parse_args()
+    results = Path(config.RESULTS_PATH)
+    try:
+        bounds.require(overrides.knob_values(config))
+        results.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
     record = {"schema": 1, "cpus": os.cpu_count(), "planned": _apart(planned, options.rows, options.tokens)}
     print("planned {rows:,} prompts of {tokens} tokens in {plan_s:.1f} s, {peak_memory_bytes:,} bytes".format(
         **record["planned"]
@@ -45,8 +57,6 @@ def main() -> None:
         print("carried {rows:,} prompts through in {carry_s:.0f} s, {peak_memory_bytes:,} bytes".format(
             **record["carried"]
         ))  # fmt: skip
-    results = Path(config.RESULTS_PATH)
-    results.mkdir(parents=True, exist_ok=True)
     with (results / "planning-speed.jsonl").open("a") as file:
         file.write(json.dumps(record) + "\n")
 

@@ -12,17 +12,17 @@ as the published scripts do. --write appends a line for each simulated job to `s
 import argparse
 import json
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import config
-from harness import overrides
+from harness import arguments, overrides
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
 from harness.prediction.gpus import Gpu
+from harness.preflight import bounds
 from harness.simulation import calibration, cards, default_limits, job, structure
 from harness.simulation.calibration import Calibration
 from harness.simulation.cards import Card
@@ -40,9 +40,10 @@ HEAD = (
 
 def main() -> None:
     args = _arguments()
+    knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
+    bounds.require(knobs)
     known = calibration.read(args.results)
     gpu = gpus.find(args.gpu)
-    knobs = overrides.knob_values(config)
     kv_blocks = roofline.kv_tokens(known.model, gpu, knobs["GPU_MEMORY_UTILIZATION"]) // knobs["BLOCK_SIZE"]
     limits = forecast.limits(knobs, kv_blocks)
     ways = cards.cards(gpu, known.gpu, known.model, known.readings)
@@ -115,16 +116,19 @@ def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tup
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Strategies on many engines, in simulated time.")
+    positive = arguments.at_least(1)
     parser.add_argument("--gpu", default="L4", help=f"one of {sorted(gpus.GPUS)}")
-    parser.add_argument("--engines", type=int, default=config.CONCURRENCY)
-    parser.add_argument("--engines-a-node", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=config.DATASET_ROWS)
-    parser.add_argument("--prefixes", type=int, nargs="*", default=[8, 64, 512, 4096, 0])
-    parser.add_argument("--strategies", nargs="*", default=list(job.STRATEGIES), help="others than all")
+    parser.add_argument("--engines", type=positive, default=config.CONCURRENCY)
+    parser.add_argument("--engines-a-node", type=positive, default=8)
+    parser.add_argument("--rows", type=positive, default=config.DATASET_ROWS)
+    parser.add_argument("--prefixes", type=arguments.at_least(0), nargs="+", default=[8, 64, 512, 4096, 0])
+    parser.add_argument(
+        "--strategies", nargs="+", choices=job.STRATEGIES, default=list(job.STRATEGIES), help="others than all"
+    )
     parser.add_argument("--limits", choices=("pinned", "unset"), default="pinned")
     parser.add_argument(
         "--submit-rows-per-s",
-        type=float,
+        type=arguments.not_negative,
         help="rows that Daft's provider hands over (orchestration-speed.py); any number",
     )
     parser.add_argument("--results", type=Path, default=Path(config.RESULTS_PATH), help="folder of calibration.json")
@@ -135,5 +139,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         main()
-    except ValueError as error:
-        sys.exit(str(error))
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)

@@ -53,8 +53,13 @@ def apply_or_exit(config: dict[str, Any]) -> None:
     try:
         apply(config)
     except ConfigError as error:
-        print(f"refused: {error}", file=sys.stderr)
-        sys.exit(REFUSED)
+        refuse(error)
+
+
+def refuse(error: Exception) -> typing.NoReturn:
+    """Ends the process as a refused run ends: what is wrong on stderr, and the exit code."""
+    print(f"refused: {error}", file=sys.stderr)
+    sys.exit(REFUSED)
 
 
 def knob_types(config: Mapping[str, Any]) -> dict[str, Any]:

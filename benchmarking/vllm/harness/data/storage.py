@@ -8,6 +8,7 @@ one.
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import config
 import pyarrow.fs as pafs
@@ -16,6 +17,7 @@ import pyarrow.fs as pafs
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 5.0
 TRIES = 3
+ENDPOINT_FORM = "http://host:port or https://host"
 
 
 class StorageError(Exception):
@@ -25,16 +27,18 @@ class StorageError(Exception):
 def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
     """The pyarrow filesystem of a local path or s3:// URL, and the path within it.
 
-    Raises StorageError for another scheme, or when AWS has to be asked for the bucket's region and does not answer.
+    Raises StorageError for another scheme, for an endpoint that is no URL, or when AWS has to be asked for the
+    bucket's region and does not answer.
     """
     scheme, separator, rest = str(url).partition("://")
     if not separator:
         return pafs.LocalFileSystem(), str(Path(url).absolute())
     if scheme != "s3":
         raise StorageError(f"{url}: expected a local path or s3://bucket/path")
+    endpoint = _endpoint(url)
     retries = pafs.AwsStandardS3RetryStrategy(max_attempts=TRIES)
     store = pafs.S3FileSystem(
-        endpoint_override=config.S3_ENDPOINT_URL,
+        endpoint_override=endpoint,
         region=_region() or _bucket_region(str(url)),
         connect_timeout=CONNECT_TIMEOUT_S,
         request_timeout=REQUEST_TIMEOUT_S,
@@ -50,7 +54,25 @@ def daft_io_config() -> Any:
     """
     from daft.io import IOConfig, S3Config
 
-    return IOConfig(s3=S3Config(endpoint_url=config.S3_ENDPOINT_URL, region_name=_region()))
+    return IOConfig(s3=S3Config(endpoint_url=_endpoint("Daft's IOConfig"), region_name=_region()))
+
+
+def is_endpoint(text: str) -> bool:
+    """Whether this is a URL of a server: the libraries differ in what they make of a bare host."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number
+        return False
+
+
+def _endpoint(wanted_for: str | Path) -> str | None:
+    if config.S3_ENDPOINT_URL is not None and not is_endpoint(config.S3_ENDPOINT_URL):
+        raise StorageError(
+            f"{wanted_for}: expected S3_ENDPOINT_URL as {ENDPOINT_FORM}, found {config.S3_ENDPOINT_URL!r}. "
+            "Set S3_ENDPOINT_URL; none means AWS"
+        )
+    return config.S3_ENDPOINT_URL
 
 
 def failure(url: str | Path, error: Exception) -> StorageError:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from harness.prediction.feeding import Knobs
 from harness.prediction.forecast import Forecast
 
 NAIVE = "naive-batch"
@@ -21,6 +22,7 @@ BOUND = "perfect-placement"  # not a strategy that can be run, but the bound of 
 LOWEST_EFFICIENCY = 0.5
 # Below this gain a comparison of real runs would hardly tell the two apart.
 WORTHWHILE = 1.03
+SAME_HIT_RATE = 0.01
 ARRIVAL_ORDER = ("naive-batch", "continuous-batch", "ray-data")
 
 
@@ -42,6 +44,8 @@ class Advice(NamedTuple):
     gpu_hours: float
     naive_gpu_hours: float
     pays_from_rows: int | None  # None: never
+    saved_s: float  # on this dataset, less what planning takes
+    partial_batches: bool  # naive-batch's hold fewer prompts than NAIVE_BATCH_SIZE, for want of prompts
 
 
 def timed(forecasts: Sequence[Forecast], front_end_s: float) -> list[Timed]:
@@ -69,22 +73,34 @@ def _ratio(slow_s: float, fast_s: float) -> float:
 
 
 def advise(
-    results: Sequence[Timed], possible_hit_rate: float, rows: int, gpus: int, start_s: float, plan_s: float
+    results: Sequence[Timed],
+    possible_hit_rate: float,
+    rows: int,
+    gpus: int,
+    start_s: float,
+    plan_s: float,
+    knobs: Knobs,
 ) -> Advice:
     """`start_s`: until engines are up. `plan_s`: to find order and placement, before the first request."""
     runnable = {result.forecast.strategy: result for result in results if result.forecast.strategy != BOUND}
     naive, best = runnable[NAIVE], _simplest_of_the_fastest(runnable.values())
     worthwhile = best.speedup >= WORTHWHILE
     arrival_s = min(runnable[name].wall_s for name in ARRIVAL_ORDER)
-    saved_s_a_row = (naive.wall_s - best.wall_s - plan_s) / rows if rows else 0.0
+    # Arrival order needs no plan.
+    saved_s = naive.wall_s - best.wall_s - (0.0 if best.forecast.strategy in ARRIVAL_ORDER else plan_s)
+    saved_s_a_row = saved_s / rows if rows else 0.0
+    naive_batch = -(-rows // knobs["NAIVE_PARTITIONS"])
+    partial = naive_batch < knobs["NAIVE_BATCH_SIZE"]
     return Advice(
         best if worthwhile else naive,
         worthwhile,
         _ratio(arrival_s, min(result.wall_s for result in runnable.values())),
-        list(_reasons(naive, best, possible_hit_rate)),
+        [*_reasons(naive, best, possible_hit_rate), *_fuller_steps(naive, best, naive_batch if partial else None)],
         best.wall_s * gpus / 3600,
         naive.wall_s * gpus / 3600,
         int(start_s / saved_s_a_row) + 1 if worthwhile and saved_s_a_row > 0 else None,
+        saved_s,
+        partial,
     )
 
 
@@ -97,16 +113,27 @@ def _simplest_of_the_fastest(results: Iterable[Timed]) -> Timed:
 
 def _reasons(naive: Timed, best: Timed, possible: float) -> Iterable[str]:
     found, better = naive.forecast.hit_rate or 0.0, best.forecast.hit_rate or 0.0
+    elsewhere = best.speedup >= WORTHWHILE and abs(better - found) < SAME_HIT_RATE
+    gain = "; the gain is not the cache's" if elsewhere else ""
     if possible < 0.01:
-        yield f"The prompts share next to nothing: at most {possible:.1%} of their tokens can be found in a cache."
+        yield f"The prompts share next to nothing: at most {possible:.1%} of their tokens can be cached{gain}."
     elif found > 0.95 * possible:
-        yield f"{NAIVE} already finds {found:.1%} of the prompt tokens in the cache, of {possible:.1%} possible."
+        yield f"{NAIVE} already finds {found:.1%} of the prompt tokens in the cache, of {possible:.1%} possible{gain}."
+    elif elsewhere:
+        yield f"{NAIVE} and {best.forecast.strategy} find {found:.1%} of {possible:.1%} possible in the cache{gain}."
     else:
         yield f"{NAIVE} finds {found:.1%} of the prompt tokens in the cache, {best.forecast.strategy} {better:.1%}."
         yield f"At most {possible:.1%} can be found."
-    if best.forecast.mean_running > 1.2 * naive.forecast.mean_running:
-        running = naive.forecast.mean_running, best.forecast.mean_running
-        yield f"{NAIVE} runs {running[0]:.0f} requests a step on average, {best.forecast.strategy} {running[1]:.0f}."
+
+
+def _fuller_steps(naive: Timed, best: Timed, partial_batch: int | None) -> Iterable[str]:
+    """`partial_batch`: prompts in a batch of naive-batch where that is less than NAIVE_BATCH_SIZE."""
+    running = naive.forecast.mean_running, best.forecast.mean_running
+    if best.speedup < WORTHWHILE or running[1] <= 1.2 * running[0]:
+        return
+    few = f": NAIVE_PARTITIONS leaves its batches {partial_batch:,} of the prompts" if partial_batch else ""
+    counts = f"{running[1]:.0f} in {best.forecast.strategy}, {running[0]:.0f} in {NAIVE}"
+    yield f"Requests a step, on average: {counts}{few}."
 
 
 def changes(cases: Mapping[str, Sequence[Timed]]) -> list[dict[str, Any]]:
@@ -114,5 +141,6 @@ def changes(cases: Mapping[str, Sequence[Timed]]) -> list[dict[str, Any]]:
     rows = []
     for case, results in cases.items():
         best = _simplest_of_the_fastest([result for result in results if result.forecast.strategy != BOUND])
-        rows.append({"case": case, "best": best.forecast.strategy, "speedup": best.speedup})
+        worthwhile = best.speedup >= WORTHWHILE
+        rows.append({"case": case, "best": best.forecast.strategy if worthwhile else NAIVE, "speedup": best.speedup})
     return rows

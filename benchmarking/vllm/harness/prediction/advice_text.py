@@ -12,7 +12,7 @@ from harness.prediction.prompt_set import PromptSet
 
 def data_lines(source: str, prompts: PromptSet, profile: Profile, model: ModelShape) -> Iterator[str]:
     column, length = prompts.column, profile.length
-    yield f"{source}: {profile.rows:,} prompts, {profile.tokens:,} tokens"
+    yield f"{source}: {_count(profile.rows, 'prompt')}, {_count(profile.tokens, 'token')}"
     left_out = {
         "null": column.null_prompts,
         "blank": column.blank_prompts,
@@ -20,6 +20,8 @@ def data_lines(source: str, prompts: PromptSet, profile: Profile, model: ModelSh
     }
     if any(left_out.values()):
         yield "  left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count)
+    if column.repeated_ids:
+        yield f"  {_count(column.repeated_ids, 'id')} in more than one row: runs refuse that; give every row its own"
     if column.empty_files:
         yield f"  {column.empty_files} of {column.files} files are empty"
     if not profile.rows:
@@ -29,13 +31,17 @@ def data_lines(source: str, prompts: PromptSet, profile: Profile, model: ModelSh
         yield "  no two prompts share a block"
         return
     yield (
-        f"  {profile.rows_sharing:,} prompts share {profile.shared_prefixes:,} prefixes of "
+        f"  {profile.rows_sharing:,} prompts share {_count(profile.shared_prefixes, 'prefix', 'prefixes')} of "
         f"{_quantiles(profile.prefix_tokens)} tokens"
     )
     for step in profile.sharing:
         yield f"    {step['tokens']:>12,} tokens shared by {step['rows_from']:,} to {step['rows_to']:,} prompts"
     size = profile.working_set_tokens * model.kv_token_bytes
     yield f"  working set of shared prefixes: {profile.working_set_tokens:,} tokens, {size / 1e9:.2f} GB of KV cache"
+
+
+def _count(number: int, one: str, more: str = "") -> str:
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def _quantiles(values: dict[str, int]) -> str:
@@ -82,11 +88,19 @@ def advice_lines(advice: Advice, price: float | None, start_s: float) -> Iterato
         gain = f"{advice.order_gain - 1:.0%} over the best in arrival order"
         yield f"  Sorting, bucketing, routing or planning alone gains {gain}."
     yield f"  Cost: {_cost(advice.gpu_hours, price)} at least, against {_cost(advice.naive_gpu_hours, price)}."
+    yield f"  {_pays(advice, start_s)}"
+
+
+def _pays(advice: Advice, start_s: float) -> str:
     if advice.pays_from_rows is None:
-        yield "  Finding the order takes longer than it saves."
-    else:
-        rows = f"{advice.pays_from_rows:,} prompts"
-        yield f"  From {rows} on it saves more than the engines take to start ({start_s:.0f} s)."
+        return "Finding the order takes longer than it saves."
+    if advice.partial_batches and advice.saved_s < start_s:
+        # Batches grow with the prompts: what one prompt gains here tells nothing of more of them.
+        return (
+            f"On so few prompts it saves {advice.saved_s:.1f} s, less than the engines' start takes ({start_s:.0f} s). "
+            "Ask again with all of the job's."
+        )
+    return f"From {advice.pays_from_rows:,} prompts on it saves more than the engines take to start ({start_s:.0f} s)."
 
 
 def _cost(gpu_hours: float, price: float | None) -> str:
@@ -94,8 +108,13 @@ def _cost(gpu_hours: float, price: float | None) -> str:
     return f"{gpu_hours:,.2f} GPU hours{money}"
 
 
-def change_lines(changes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    if changes:
-        yield "What would change the answer:"
-    for change in changes:
+def change_lines(changes: Sequence[dict[str, Any]], answer: str) -> Iterator[str]:
+    """Only cases in which another strategy than `answer` is the one to run."""
+    others = [change for change in changes if change["best"] != answer]
+    cases = ", ".join(change["case"] for change in changes)
+    if not others:
+        yield f"The answer would be the same with {cases}."
+        return
+    yield f"What would change the answer, of {cases}:"
+    for change in others:
         yield f"  {change['case']:32}{change['best']:26}{change['speedup']:.2f}x"

@@ -96,15 +96,38 @@ def _bias_and_norm_parameters(
 def read(model: str) -> ModelShape:
     """The shape of a model in a local folder, or on the hub as far as it can be reached.
 
-    Raises ValueError if there is no config.json.
+    Raises ValueError if there is no config.json, or one that is not that of a model.
     """
+    path = _config_file(model)
+    try:
+        shape = from_config(json.loads(path.read_text()))
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path}: expected the config.json of a decoder, found {found}; {_NEXT}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}; {_NEXT}") from error
+    if min(shape[:7]) < 1:
+        raise ValueError(f"{path}: expected sizes of at least 1, found {shape}; {_NEXT}")
+    return shape
+
+
+_NEXT = "give a hub id or the folder of a model"
+
+
+def _config_file(model: str) -> Path:
     folder = Path(model)
     if folder.is_dir():
         path = folder / "config.json"
         if not path.exists():
-            raise ValueError(f"{folder}: expected config.json, found {sorted(file.name for file in folder.iterdir())}")
-    else:
-        from huggingface_hub import hf_hub_download
+            found = sorted(file.name for file in folder.iterdir())
+            raise ValueError(f"{folder}: expected config.json, found {found}; {_NEXT}")
+        return path
+    from huggingface_hub import hf_hub_download
 
-        path = Path(hf_hub_download(model, "config.json"))
-    return from_config(json.loads(path.read_text()))
+    try:
+        return Path(hf_hub_download(model, "config.json"))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"expected the model {model}, found no such folder, and from the hub: {reason}; {_NEXT}"
+        ) from None

@@ -1,7 +1,7 @@
 """The prompts of any Parquet file or folder, local or S3, whatever its columns are called; what is unusable is counted.
 
-The suite's own runs refuse nulls and blanks before an engine starts; here they are left out and reported, so that a
-first look at a dataset does not stop at its first flaw.
+The suite's own runs refuse nulls, blanks and repeated ids before an engine starts. Here all are reported, and nulls and
+blanks left out, so that a first look at a dataset does not stop at its first flaw.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ class PromptColumn(NamedTuple):
     null_prompts: int
     blank_prompts: int
     file_rows: list[int]  # usable rows of each file that has rows
+    repeated_ids: int  # ids of more than one row, usable or not, which runs refuse
 
 
 def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None = "id") -> PromptColumn:
@@ -92,7 +93,12 @@ def _usable(table: pa.Table, rows: list[int]) -> PromptColumn:
         nulls,
         blanks,
         [int(file.sum()) for file in kept],
+        _repeated(table.column("id")),
     )
+
+
+def _repeated(ids: pa.ChunkedArray) -> int:
+    return int((ids.drop_null().value_counts().field("counts").to_numpy() > 1).sum())
 
 
 def _fingerprint(table: pa.Table) -> str:

@@ -7,8 +7,12 @@ record_forecast.floor_s(record, data.prompts, model)  → seconds, or None witho
 record_forecast.bounds(record, data.prompts, model)   → a line of `bounds.jsonl`, which the report reads
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from harness import record_file
 from harness.prediction import feeding, forecast, gpus, prefix_tree, roofline
 from harness.prediction.engine_state import Limits, Prompts
 from harness.prediction.feeding import Dataset
@@ -16,6 +20,30 @@ from harness.prediction.forecast import Forecast
 from harness.prediction.model_shape import ModelShape
 
 Record = dict[str, Any]
+
+
+def load(results: Path) -> list[Record]:
+    """The records of a folder. Raises ValueError where there is none, or a line is no record."""
+    records = record_file.load(results)
+    if not records:
+        raise ValueError(
+            f"expected records in {results / record_file.FILE_NAME}, found none; run a strategy, or give "
+            "--results, the folder that holds them"
+        )
+    return records
+
+
+@contextmanager
+def whole(record: Record) -> Iterator[None]:
+    """Raises ValueError, by the run's id, where what is done with a record needs a part that it lacks or has null."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"run {record.get('run_id', 'without run_id')}: expected a whole record, as a run leaves it, found "
+            f"{found}; restore its line or move it to another file"
+        ) from error
 
 
 def settings(record: Record) -> dict[str, Any]:

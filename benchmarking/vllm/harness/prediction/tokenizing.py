@@ -26,14 +26,17 @@ class Tokens(NamedTuple):
 def load_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of a local folder or of a model on the hub.
 
-    Raises ValueError for a folder without `tokenizer.json`.
+    Raises ValueError for a folder without `tokenizer.json`, and where there is one that cannot be loaded.
     """
     folder = Path(model)
     if folder.is_dir() and not (folder / "tokenizer.json").exists():
         raise ValueError(f"{folder}: expected tokenizer.json, found {sorted(file.name for file in folder.iterdir())}")
-    tokenizer = (
-        Tokenizer.from_file(str(folder / "tokenizer.json")) if folder.is_dir() else Tokenizer.from_pretrained(model)
-    )
+    try:
+        tokenizer = (
+            Tokenizer.from_file(str(folder / "tokenizer.json")) if folder.is_dir() else Tokenizer.from_pretrained(model)
+        )
+    except Exception as error:  # noqa: BLE001  (the library raises nothing more special)
+        raise ValueError(f"{model}: expected a tokenizer, found {error}; give a hub id or a model's folder") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -15,49 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import config
-from harness.preflight import capacity, disk, installation, kv_cache, load_format, model_folder, workload
+from harness.preflight import bounds, capacity, disk, installation, kv_cache, load_format, model_folder, workload
 from harness.preflight.problem import PreflightError, Problem
 from harness.preflight.row_scan import Limit
 from harness.preflight.workload import Workload
-from harness.target_length import DISTRIBUTIONS, longest_output
+from harness.target_length import longest_output
 
 __all__ = ["PreflightError", "Problem", "Workload", "run"]
 
 FREE_GPUS_WAIT_S = 20.0
-
-# Engines, readers and pools that are given none of these fail late, wait for ever, or divide by it.
-AT_LEAST_ONE = (
-    "CONCURRENCY",
-    "MAX_NUM_SEQS",
-    "MAX_NUM_BATCHED_TOKENS",
-    "BLOCK_SIZE",
-    "NAIVE_BATCH_SIZE",
-    "NAIVE_PARTITIONS",
-    "CONTINUOUS_BATCH_SIZE",
-    "CONTINUOUS_PARTITIONS",
-    "RAY_BATCH_SIZE",
-    "RAY_MAX_CONCURRENT_BATCHES",
-    "RAY_BLOCKS",
-    "ROUTER_MAX_BUFFER_SIZE",
-    "ROUTER_MIN_BUCKET_SIZE",
-    "WATCHDOG_STALL_S",
-    "WATCHDOG_START_S",
-    "PLANNED_MAX_IN_FLIGHT",
-    "PLANNED_WINDOW_TOKENS",
-    # Where they are set at all.
-    "KV_CACHE_MEMORY_BYTES",
-    "RAY_NUM_CPUS",
-)
-AT_LEAST_ZERO = (
-    "GPUS_PER_ENGINE",
-    "PROBE_INTERVAL_S",
-    "ROUTER_LOAD_BALANCE_THRESHOLD",
-    "PLANNED_PACE",
-    "PLANNED_BURST_TOKENS",
-    "PLANNED_RESTARTS",
-    "PLANNED_PART_S",
-)
-SHARES = ("GPU_MEMORY_UTILIZATION", "ROUTER_PREFIX_MATCH_THRESHOLD")
 
 
 def require_gpus(node_gpus: Sequence[float], free_gpus: Callable[[], Sequence[float]]) -> None:
@@ -88,9 +54,9 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
     `node_gpus`: GPUs of each node; None before a cluster is known, `require_gpus` then follows.
     """
     # Everything below computes with these.
-    if impossible := [*_too_small(), *installation.absent()]:
+    if impossible := [*bounds.impossible(vars(config)), *installation.absent()]:
         raise PreflightError(impossible)
-    settings = list(_settings())
+    settings = list(bounds.contradictory(vars(config)))
     model, missing = model_folder.load()
     token_bytes = kv_cache.bytes_per_token(model.config) if model.config else None
     varying = config.OUTPUT_LEN_DISTRIBUTION != "fixed" and not settings
@@ -109,31 +75,6 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
     if problems or rows is None:
         raise PreflightError(problems)
     return rows
-
-
-def _too_small() -> Iterator[Problem]:
-    for least, names in ((1, AT_LEAST_ONE), (0, AT_LEAST_ZERO)):
-        for name in names:
-            if (value := getattr(config, name)) is not None and value < least:
-                yield Problem(f"{name} of at least {least}", f"{value:g}", f"Set {name}")
-
-
-def _settings() -> Iterator[Problem]:
-    for name in SHARES:
-        if not 0 <= (share := getattr(config, name)) <= 1:
-            yield Problem(f"{name} of 0 to 1", f"{share:g}", f"Set {name}")
-    if config.MAX_NUM_BATCHED_TOKENS < config.MAX_NUM_SEQS:
-        expected = f"a token in each step for each of MAX_NUM_SEQS ({config.MAX_NUM_SEQS:,}) sequences"
-        yield Problem(expected, f"MAX_NUM_BATCHED_TOKENS {config.MAX_NUM_BATCHED_TOKENS:,}", "Set one of the two")
-    if config.OUTPUT_LEN_DISTRIBUTION not in DISTRIBUTIONS:
-        found = repr(config.OUTPUT_LEN_DISTRIBUTION)
-        yield Problem(f"one of {', '.join(DISTRIBUTIONS)}", found, "Set OUTPUT_LEN_DISTRIBUTION")
-    if not 1 <= config.OUTPUT_LEN_MIN <= config.OUTPUT_LEN_MAX:
-        found = f"{config.OUTPUT_LEN_MIN} and {config.OUTPUT_LEN_MAX}"
-        yield Problem("1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX", found, "Set the two bounds")
-    if not 1 <= longest_output() < config.MAX_MODEL_LEN:
-        expected = f"outputs of 1 to {config.MAX_MODEL_LEN - 1:,} tokens (MAX_MODEL_LEN less a token of the prompt)"
-        yield Problem(expected, f"{longest_output():,}", "Set OUTPUT_LEN or OUTPUT_LEN_MAX, or raise MAX_MODEL_LEN")
 
 
 def _gpus(node_gpus: Sequence[float], kind: str = "", otherwise: str = "add GPUs") -> Iterator[Problem]:

@@ -6,6 +6,7 @@
 """
 
 import json
+import math
 import statistics
 from functools import partial
 from pathlib import Path
@@ -56,8 +57,12 @@ def load(results: Path, datasets: str | None = None, tokenizer: str | None = Non
 
     Raises ValueError where that is not possible, with what is missing.
     """
-    records = [json.loads(line) for line in (results / "records.jsonl").read_text().splitlines()]
-    return [_run(record, results, datasets, tokenizer) for record in records if record_run.can_simulate(record)]
+    runs = []
+    for record in record_forecast.load(results):
+        with record_forecast.whole(record):
+            if record_run.can_simulate(record):
+                runs.append(_run(record, results, datasets, tokenizer))
+    return runs
 
 
 def _run(record: Record, results: Path, datasets: str | None, tokenizer: str | None) -> Run:
@@ -108,7 +113,10 @@ def calibrate(runs: list[Run], results: Path, reading: str = "attention", near: 
     if any(run.least != least for run in runs):
         raise ValueError("expected records of one model on one kind of GPU, found several; fit each on its own")
     front_end_s = record_run.front_end_s_a_token([run.record for run in runs], results)
-    given = [(partial(_traces, run), record_run.measured(run.record)) for run in runs]
+    given = []
+    for run in runs:
+        with record_forecast.whole(run.record):
+            given.append((partial(_traces, run), record_run.measured(run.record)))
     return fitting.fit(given, least, front_end_s, reading, near)
 
 
@@ -116,12 +124,14 @@ def _traces(run: Run, efficiency: Efficiency) -> list[Any]:
     """Kept, since fits that each leave one run out ask for the same ones."""
     key = (run.record["run_id"], efficiency)
     if key not in _KEPT:
-        _KEPT[key] = record_run.traces(*run, efficiency)
+        with record_forecast.whole(run.record):
+            _KEPT[key] = record_run.traces(*run, efficiency)
     return _KEPT[key]
 
 
 def predict(run: Run, efficiency: Efficiency) -> Outcome:
-    return record_run.simulate(*run, efficiency)
+    with record_forecast.whole(run.record):
+        return record_run.simulate(*run, efficiency)
 
 
 def start(runs: list[Run]) -> Start:
@@ -157,11 +167,29 @@ class Calibration(NamedTuple):
 
 
 def read(results: Path) -> Calibration:
-    """The committed fit. Raises ValueError where there is none."""
+    """The committed fit. Raises ValueError where there is none that can be used, with what to do."""
     path = results / FILE_NAME
     if not path.exists():
         raise ValueError(f"expected {path}, found none; calibrate-simulation.py --write makes it from records")
-    kept = json.loads(path.read_text())
+    try:
+        return _calibration(json.loads(path.read_text()), results)
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(
+            f"{path}: expected what calibrate-simulation.py keeps, found {found}; "
+            "calibrate-simulation.py --write makes it anew from records"
+        ) from error
+
+
+def _calibration(kept: dict[str, Any], results: Path) -> Calibration:
+    if kept["schema"] != SCHEMA:
+        raise ValueError(f"schema {kept['schema']!r}, where {SCHEMA} is known")
     model = model_shape.read(str(results / "models" / kept["model"]))
-    readings = {reading: Efficiency(**found) for reading, found in kept["readings"].items()}
-    return Calibration(gpus.find(kept["gpu"]), model, Start(**kept["start"]), readings, kept["runs"])
+    readings = {reading: Efficiency(**kept["readings"][reading]) for reading in fitting.READINGS}
+    start = Start(**kept["start"])
+    for numbers in (start, *readings.values()):
+        if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+            raise ValueError(f"{numbers}, where every number is finite and at least 0")
+    if not all(found.matrix_efficiency and found.kv_efficiency for found in readings.values()):
+        raise ValueError("an efficiency of 0")
+    return Calibration(gpus.find(kept["gpu"]), model, start, readings, list(kept["runs"]))

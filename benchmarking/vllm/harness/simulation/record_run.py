@@ -84,9 +84,11 @@ def front_end_s_a_token(records: Sequence[Record], results: Path) -> float:
     An engine's samples say how many requests had arrived; the first that shows some comes late, so the least is taken.
     Raises ValueError without a run that sends all of its rows at once.
     """
-    found = [
-        seconds for record in records if record["strategy"] in ALL_AT_ONCE for seconds in _arrivals(record, results)
-    ]
+    found = []
+    for record in records:
+        if record["strategy"] in ALL_AT_ONCE:
+            with record_forecast.whole(record):
+                found += _arrivals(record, results)
     if not found:
         raise ValueError(
             f"expected a record of one of {list(ALL_AT_ONCE)} with its time series, to see how fast requests arrive; "
