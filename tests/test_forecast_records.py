@@ -153,5 +153,5 @@ def test_broken_bounds_are_refused_before_more_are_appended(folder: Path, record
         bounds.write_text(line)
         result = run(folder, [record], "--write")
         assert result.returncode == overrides.REFUSED
-        assert "bounds.jsonl:1: expected a run's bounds" in result.stderr
+        assert "bounds.jsonl:1: expected the bounds of a run" in result.stderr
         assert bounds.read_text() == line
