@@ -25,6 +25,7 @@ def environment(folder: Path, **knobs: Any) -> dict[str, str]:
         "PYTHONPATH": str(Path(__file__).parent),
         "BENCH_PROFILE": "local-cpu",
         "BENCH_RESULTS_PATH": str(folder / "results"),
+        "BENCH_PROGRESS_INTERVAL_S": "0.5",  # these runs generate for seconds, and tests wait for what they say
         **{f"BENCH_{name}": str(value) for name, value in knobs.items()},
     }
 
@@ -49,7 +50,9 @@ def run_script(script: str, folder: Path, **knobs: Any) -> tuple[int, dict[str, 
 def wait_until_generating(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """Follows the run's progress lines until requests are running; returns every process of the run."""
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
+        said.append(line)
         if "running" in line and "running 0" not in line:
             return psutil.Process(process.pid).children(recursive=True)
-    raise AssertionError("the run ended before it generated anything")
+    raise AssertionError(f"the run ended before it was seen generating; it said:\n{''.join(said)[-3000:]}")

@@ -138,6 +138,8 @@ COMMIT: str | None = None
 RUN_LABEL: str | None = None
 # Engine counters are read this often, in seconds; 0 switches the probe off (phases and counters are then null).
 PROBE_INTERVAL_S: float = 1.0
+# Seconds between a run's progress lines on stderr.
+PROGRESS_INTERVAL_S: float = 10.0
 # The run is stopped as failed when no engine generates a token for this long, in seconds, once they are up;
 WATCHDOG_STALL_S: float = 120.0
 # or when the engines are not up after this long. A first start of Qwen3-8B on an H200 takes 80 to 216 s.

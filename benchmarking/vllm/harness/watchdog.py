@@ -16,7 +16,6 @@ from harness.engine_log import EngineLog
 from harness.engine_loss import EngineLosses
 
 POLL_S = 0.5
-PROGRESS_S = 10.0
 # A run that has generated so many times the tokens asked for is not going to end by itself.
 RUNAWAY = 2
 # The mailbox answers in milliseconds; when it does not, its node or Ray itself is gone.
@@ -142,7 +141,7 @@ class Watchdog:
     def _show_progress(self) -> None:
         self._show_first_tokens()
         now = time.time()
-        if now - self._shown_at < PROGRESS_S:
+        if now - self._shown_at < config.PROGRESS_INTERVAL_S:
             return
         self._shown_at = now
         ready = sum("ready_at" in engine for engine in self._log.engines.values())

@@ -22,7 +22,6 @@ from harness.preflight.row_scan import Ints, Limit, RowScan
 
 # A store that gives no rows for this long, in seconds, counts as unreachable.
 READ_TIMEOUT_S = 20.0
-PROGRESS_S = 10.0
 COLUMNS = {"id": "whole numbers or text", "prompt": "text"}
 
 
@@ -74,7 +73,7 @@ def _batches() -> Iterator[pa.RecordBatch]:
     while (batch := within(READ_TIMEOUT_S, lambda: next(batches, None))) is not None:
         yield batch
         rows += len(batch)
-        if time.monotonic() - said > PROGRESS_S:
+        if time.monotonic() - said > config.PROGRESS_INTERVAL_S:
             said = time.monotonic()
             print(f"preflight: {rows:,} rows checked", file=sys.stderr, flush=True)
 
