@@ -234,6 +234,22 @@ def test_an_interrupted_tokenisation_is_not_taken_for_a_whole_one(
     assert len(tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path).starts) == 31
 
 
+@pytest.mark.parametrize("kind", ["*.int32", "*.lengths.npy"])
+@pytest.mark.parametrize("kept", [0, 50])
+def test_kept_tokens_that_were_cut_short_are_made_again(
+    model_folder: Path, tmp_path: Path, kind: str, kept: int
+) -> None:
+    tokenizer = tokenizing.load_tokenizer(str(model_folder))
+    column = prompt_column.read(write(tmp_path / "a.parquet", prompt=texts(30, 3)), id_column=None)
+    whole = tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path)
+    expected = whole.ids.tolist()
+    del whole
+    damaged = next(tmp_path.glob(kind))
+    damaged.write_bytes(damaged.read_bytes()[:kept])
+    again = tokenizing.tokenize(column.texts, column.content_key, tokenizer, tmp_path)
+    assert again.ids.tolist() == expected
+
+
 def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, refused: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tokenizer\.json, found \[\]"):
         tokenizing.load_tokenizer(str(tmp_path))

@@ -223,6 +223,31 @@ def test_the_command_says_in_one_line_what_it_cannot_make(model_folder: Path, tm
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--prefixes", "-1"), "argument --prefixes: expected a whole number of at least 0, found '-1'"),
+        (("--prefixes", "4", "--rows", "0"), "argument --rows: expected a whole number of at least 1, found '0'"),
+        (("--prefixes", "4", "--shared", "nan"), "argument --shared: expected a finite number of at least 0"),
+        (("--prefixes", "4", "--shared", "1"), "expected a suffix"),
+    ],
+)
+def test_the_command_refuses_arguments_that_make_no_dataset(
+    model_folder: Path, tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    done = generate(tmp_path, model_folder, *arguments)
+    assert done.returncode != 0
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_command_says_in_one_line_that_there_is_no_tokenizer(tmp_path: Path) -> None:
+    done = generate(tmp_path, tmp_path / "nowhere", "--prefixes", "4", "--rows", "8")
+    assert done.returncode != 0
+    assert f"generator: expected a tokenizer in MODEL_NAME {tmp_path / 'nowhere'}, found: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_unknown_sampler_is_refused(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sampler 'sharegpt': expected one of"):
         generator.make(SHAPE, tokenizer, str(tmp_path), sampler="sharegpt")

@@ -155,3 +155,13 @@ def test_broken_bounds_are_refused_before_more_are_appended(folder: Path, record
         assert result.returncode == overrides.REFUSED
         assert "bounds.jsonl:1: expected the bounds of a run" in result.stderr
         assert bounds.read_text() == line
+
+
+def test_the_same_rows_in_another_number_of_files_are_not_forecast(folder: Path, record: dict[str, Any]) -> None:
+    """Every strategy reads file by file."""
+    record["dataset"]["files"] = 3
+    result = run(folder, [record])
+    assert result.returncode == 1
+    assert "300_0-5_30: expected 3 files, found 8; make it with DATASET_FILES" in result.stdout
+    record["dataset"]["files"] = 8
+    assert run(folder, [record]).returncode == 0

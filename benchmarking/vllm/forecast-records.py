@@ -79,6 +79,9 @@ def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSe
             raise ValueError(f"{url}: expected fingerprint {wanted}, found {prompts.column.fingerprint}")
         known.clear()  # one dataset at a time fits in memory
         known[key] = prompts
+    files, found = record["dataset"].get("files"), len(known[key].data.file_rows)
+    if files not in (None, found):  # strategies read file by file: the same rows in others are fed in another order
+        raise ValueError(f"{_dataset_name(record)}: expected {files} files, found {found}; make it with DATASET_FILES")
     return known[key]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import config
 import numpy as np
-from harness import arguments, overrides
+from harness import arguments, machine, overrides
 from harness.preflight import bounds
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
@@ -48,7 +48,8 @@ def main() -> None:
         results.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         overrides.refuse(error)
-    record = {"schema": 1, "cpus": os.cpu_count(), "planned": _apart(planned, options.rows, options.tokens)}
+    conditions = {"cpus": os.cpu_count(), "versions": machine.versions()}
+    record = {"schema": 1, **conditions, "planned": _apart(planned, options.rows, options.tokens)}
     print("planned {rows:,} prompts of {tokens} tokens in {plan_s:.1f} s, {peak_memory_bytes:,} bytes".format(
         **record["planned"]
     ))  # fmt: skip

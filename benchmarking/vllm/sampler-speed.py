@@ -20,9 +20,9 @@ from importlib.metadata import version
 from typing import Any
 
 import config
+from harness import arguments, overrides
 from harness.data import generator, prompts
 from harness.data.prompts import Shape
-from transformers import AutoTokenizer
 
 # Imported here so that no import falls within a measured time.
 from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
@@ -61,11 +61,14 @@ def measure(make_prompts: Callable[[Shape, Any], int], shape: Shape, tokenizer: 
 def main() -> None:
     """Measures all three, prints the table and the JSON line."""
     parser = argparse.ArgumentParser(description="Compare the speed of the two prompt samplers.")
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--prefixes", type=int, default=512)
+    parser.add_argument("--rows", type=arguments.at_least(1), default=20_000)
+    parser.add_argument("--prefixes", type=arguments.at_least(1), default=512)
     args = parser.parse_args()
-    shape = Shape(args.rows, args.prefixes, prefix_len=256, suffix_len=256)
-    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    try:
+        shape = Shape(args.rows, args.prefixes, prefix_len=256, suffix_len=256)
+        tokenizer = generator.load_tokenizer()
+    except ValueError as error:
+        overrides.refuse(error)
     arms = {"words": words, "words, written": words_written, "published": published}
     results = {}
     for name, arm in arms.items():

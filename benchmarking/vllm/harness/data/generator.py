@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from harness import arguments
 from harness.data import dataset, prompts, published, storage
 from harness.data.dataset import Manifest
 from harness.data.prompts import Shape
@@ -62,6 +63,17 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
     except OSError as error:
         raise storage.failure(url, error) from None
     return manifest
+
+
+def load_tokenizer() -> Any:
+    """The tokenizer of config.MODEL_NAME. Raises ValueError, in one line, where transformers has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(config.MODEL_NAME)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"expected a tokenizer in MODEL_NAME {config.MODEL_NAME}, found: {reason}") from None
 
 
 def name(shape: Shape) -> str:
@@ -170,22 +182,23 @@ def _write_manifest(fs: pafs.FileSystem, path: str, manifest: Manifest) -> None:
 
 def main() -> None:
     """The command line; prints the manifest."""
-    from transformers import AutoTokenizer
-
     parser = argparse.ArgumentParser(description="Make a dataset of prompts with shared prefixes.")
-    parser.add_argument("--prefixes", type=int, required=True, help="shared prefixes; 0 shares nothing")
-    parser.add_argument("--rows", type=int, default=config.DATASET_ROWS, help="prompts (%(default)s)")
-    parser.add_argument("--prompt-len", type=int, default=512, help="tokens a prompt (%(default)s)")
-    parser.add_argument("--shared", type=float, default=0.5, help="part of a prompt that is prefix (%(default)s)")
+    parser.add_argument(
+        "--prefixes", type=arguments.at_least(0), required=True, help="shared prefixes; 0 shares nothing"
+    )
+    parser.add_argument("--rows", type=arguments.at_least(1), default=config.DATASET_ROWS, help="prompts (%(default)s)")
+    parser.add_argument("--prompt-len", type=arguments.at_least(1), default=512, help="tokens a prompt (%(default)s)")
+    parser.add_argument(
+        "--shared", type=arguments.not_negative, default=0.5, help="part of a prompt that is prefix (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=config.DATASET_SEED, help="(%(default)s)")
     parser.add_argument("--sampler", choices=SAMPLERS, default=config.DATASET_SAMPLER, help="(%(default)s)")
     parser.add_argument("--check-all", action="store_true", help="encode every prompt to check its length; slow")
     args = parser.parse_args()
     prefix_len = round(args.prompt_len * args.shared) if args.prefixes else 0
-    tokenizer = AutoTokenizer.from_pretrained(config.MODEL_NAME)
     try:
         shape = Shape(args.rows, args.prefixes, prefix_len, args.prompt_len - prefix_len, args.seed)
-        manifest = make(shape, tokenizer, config.DATASETS_PATH, args.sampler, args.check_all)
+        manifest = make(shape, load_tokenizer(), config.DATASETS_PATH, args.sampler, args.check_all)
     except (ValueError, storage.StorageError) as error:
         sys.exit(f"generator: {error}")
     print(json.dumps(manifest, indent=2))

@@ -49,9 +49,10 @@ def tokenize(texts: pa.Array, content_key: str, tokenizer: Tokenizer, cache: Pat
         chunks = list(_encode(texts, tokenizer))
         return _tokens(np.concatenate([ids for ids, _ in chunks] or [np.empty(0, np.int32)]), [n for _, n in chunks])
     ids_file, lengths_file = cache / f"{key}.int32", cache / f"{key}.lengths.npy"
-    if not lengths_file.exists():
+    lengths = _kept_lengths(ids_file, lengths_file)
+    if lengths is None:
         _write(texts, tokenizer, ids_file, lengths_file)
-    lengths = np.load(lengths_file)
+        lengths = np.load(lengths_file)
     ids = np.memmap(ids_file, np.int32, mode="r") if lengths.sum() else np.empty(0, np.int32)
     return _tokens(ids, [lengths])
 
@@ -70,6 +71,16 @@ def seconds_a_token(texts: pa.Array, tokenizer: Tokenizer) -> float:
     started = time.perf_counter()
     tokens = sum(len(tokenizer.encode(text).ids) for text in sample)
     return (time.perf_counter() - started) / tokens if tokens else 0.0
+
+
+def _kept_lengths(ids_file: Path, lengths_file: Path) -> Int64s | None:
+    """Tokens of each text, or None where nothing is kept, or not all of it: a disk that was full, a copy cut short."""
+    try:
+        lengths: Int64s = np.load(lengths_file)
+        whole = ids_file.stat().st_size == lengths.sum() * np.dtype(np.int32).itemsize
+    except (OSError, ValueError, EOFError):
+        return None
+    return lengths if whole else None
 
 
 def _write(texts: pa.Array, tokenizer: Tokenizer, ids_file: Path, lengths_file: Path) -> None:
