@@ -14,7 +14,7 @@ process of its own; a line for each goes to `orchestration-speed.jsonl`.
     collect   seconds from then until all rows are back in the driver
     driver    CPU seconds of the driver's process from its first call to the last row, start-up of engines included. It
               is what stays on one machine however many others there are; the difference between two runs that differ
-              in rows alone is the rows' share of it
+              in rows alone is the rows' share of it. Daft plans and routes in actors, which are not in it
 """
 
 import argparse
