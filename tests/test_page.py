@@ -181,7 +181,11 @@ def test_runs_under_other_conditions_are_never_averaged_and_the_report_says_what
     made = [record(wall_s=40.0), record(wall_s=80.0, versions={"vllm": "0.27.0"}), record(wall_s=60.0, config=SMALL_KV)]
     _, markdown = written(tmp_path, made)
     assert len(group(made)) == 3
-    assert "| conditions | KV\\_CACHE\\_MEMORY\\_BYTES | version of vllm |" in markdown
+    assert "| setting | A | B | C |" in markdown
+    assert [line for line in markdown.splitlines() if line.startswith(("| KV\\_CACHE", "| version of vllm"))] == [
+        r"| KV\_CACHE\_MEMORY\_BYTES | - | - | 12 GB |",
+        "| version of vllm | 0.26.0 | 0.27.0 | 0.26.0 |",
+    ]
     assert sorted(line.split("|")[3].strip() for line in markdown.splitlines() if "| 1 of 1 |" in line) == [
         "40.00",
         "60.00",

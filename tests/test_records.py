@@ -267,6 +267,17 @@ def test_where_things_lie_and_what_they_cost_is_no_condition():
     assert comparability.differences(here, there) == []
 
 
+@pytest.mark.parametrize("knob", ["SERVING_SEED", "DATASET_ROWS", "OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX"])
+def test_a_knob_that_no_strategy_reads_is_no_condition(knob):
+    assert comparability.differences(record(config={knob: 1}), record(config={knob: 2})) == []
+
+
+@pytest.mark.parametrize("knob", ["OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX"])
+def test_the_range_of_output_lengths_is_a_condition_where_they_vary(knob):
+    low, high = (record(config={"OUTPUT_LEN_DISTRIBUTION": "uniform", knob: value}) for value in (1, 2))
+    assert comparability.differences(low, high) == [f"{knob}: 1 / 2"]
+
+
 def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
     assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
 

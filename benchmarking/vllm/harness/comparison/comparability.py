@@ -55,6 +55,11 @@ OWN_KNOBS = {
     "PLANNED_": ("prefix-planned",),
 }
 
+# Live traffic's and the generator's: no strategy reads them. (The dataset itself is compared.)
+OTHERS = ("SERVING_", "DATASET_")
+# Read where output lengths vary.
+OUTPUT_RANGE = ("OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX")
+
 Facts = dict[str, Any]
 
 
@@ -116,8 +121,13 @@ def asked(record: Record) -> Facts:
 
 
 def conditions(config: Mapping[str, Any]) -> Facts:
-    """The knobs that can move a number."""
-    knobs = {name: value for name, value in config.items() if name not in NOT_CONDITIONS}
+    """The knobs that can move a strategy's number."""
+    idle = OUTPUT_RANGE if config.get("OUTPUT_LEN_DISTRIBUTION") == "fixed" else ()
+    knobs = {
+        name: value
+        for name, value in config.items()
+        if not (name in NOT_CONDITIONS or name in idle or name.startswith(OTHERS))
+    }
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
 
 
@@ -151,7 +161,7 @@ def dataset_name(record: Record) -> str:
     """Name and fingerprint's beginning; the path's last part where the run ended before it read the data."""
     dataset = record["dataset"] or {}
     if dataset.get("fingerprint"):
-        return f"{dataset.get('name')} ({dataset['fingerprint'][:8]})"
+        return f"{PurePath(str(dataset.get('name'))).name.removesuffix('.parquet')} ({dataset['fingerprint'][:8]})"
     return PurePath(str(record["config"].get("INPUT_PATH"))).name
 
 

@@ -73,7 +73,7 @@ def block(record: Record) -> str:
 
 
 def group(records: Sequence[Record]) -> list[Section]:
-    """Sections in order of their dataset's name; failed runs, which know less, join the section they fit."""
+    """Sections with GPUs first, in order of their dataset's name; failed runs, which know less, join where they fit."""
     sections: list[Section] = []
     for record in sorted(records, key=lambda record: record["status"] != "ok"):
         home = next((section for section in sections if not asked_differences(section.runs[0], record)), None)
@@ -81,12 +81,16 @@ def group(records: Sequence[Record]) -> list[Section]:
             sections.append(Section("", [record]))
         else:
             home.runs.append(record)
-    sections.sort(key=lambda section: (dataset_name(section.runs[0]), section.runs[0]["started_at"]))
+    sections.sort(key=lambda section: _place(section.runs[0]))
     for number, section in enumerate(sections):
         section.runs.sort(key=lambda run: run["started_at"])
         section.name = f"{_letter(number)}: {_conditions(section.runs)}"
         _set_apart(section)
     return sections
+
+
+def _place(run: Record) -> tuple[bool, str, str]:
+    return not (run["hardware"] or {}).get("gpus"), dataset_name(run), run["started_at"]
 
 
 def _letter(number: int) -> str:

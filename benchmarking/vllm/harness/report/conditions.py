@@ -17,26 +17,21 @@ from harness.schema import Record
 
 
 def common(sections: Sequence[Section]) -> Table:
-    """What all sections share."""
-    facts = [_facts(section) for section in sections]
-    rows = [
-        (name, _text(name, value))
-        for name, value in facts[0].items()
-        if all(_same(other, name, value) for other in facts)
-    ]
+    """What all sections share, as far as they know it."""
+    rows = [(name, _text(name, found[0])) for name, found in _values(sections).items() if len(found) == 1]
     return Table("The same for all results", ("setting", "value"), rows)
 
 
 def varying(sections: Sequence[Section]) -> Table:
-    """What tells the sections apart: one row a section; results are never averaged across rows."""
+    """What tells the sections apart: one column a section; results are never averaged across columns.
+
+    A setting that a record's suite did not have yet had no influence there: a dash.
+    """
     facts = [_facts(section) for section in sections]
-    names = list(dict.fromkeys(name for each in facts for name in each))
-    names = [name for name in names if any(each.get(name) != facts[0].get(name) for each in facts)]
-    rows = [
-        (section.name, *(_text(name, each.get(name)) for name in names))
-        for section, each in zip(sections, facts, strict=True)
-    ]
-    return Table("What differs between the results", ("conditions", *names), rows)
+    names = [name for name, found in _values(sections).items() if len(found) > 1]
+    rows = [(name, *(_text(name, each.get(name)) for each in facts)) for name in names]
+    letters = [section.name.partition(":")[0] for section in sections]
+    return Table("What differs between the results", ("setting", *letters), rows)
 
 
 def limitations(sections: Sequence[Section], problems: Sequence[str]) -> list[str]:
@@ -111,8 +106,14 @@ def _equal(facts: dict[str, object], name: str, value: object) -> bool:
     return facts.get(name) == value
 
 
-def _same(facts: dict[str, object], name: str, value: object) -> bool:
-    return name in facts and facts[name] == value
+def _values(sections: Sequence[Section]) -> dict[str, list[object]]:
+    """Setting → its different values."""
+    values: dict[str, list[object]] = {}
+    for section in sections:
+        for name, value in _facts(section).items():
+            if value not in values.setdefault(name, []):
+                values[name].append(value)
+    return values
 
 
 def _text(name: str, value: object) -> str:
