@@ -25,9 +25,6 @@ from harness.planning.suspects import Suspects
 from harness.planning.vllm_engine import VllmEngine
 from harness.planning.window import Window
 
-# Rows that an engine has in hand beside those in flight, so that it never waits for the driver: few at the end, when
-# what one engine has in hand no other can take over.
-FEWEST_IN_HAND = 16
 # The driver looks at least this often whether the next window is planned.
 LOOK_S = 0.5
 # A row's key: its window's number, and its place in it.
@@ -73,7 +70,7 @@ class Fleet:
         try:
             coming: Future[Window | None] | None = planner.submit(next, windows, None)
             while coming or self._left:
-                if coming and coming.done() and self._is_low():
+                if coming and coming.done() and self._queues.is_low(len(self._engines), most_in_flight()):
                     window = coming.result()
                     coming = planner.submit(next, windows, None) if window else None
                     self._add(window)
@@ -92,9 +89,6 @@ class Fleet:
         actor = engine.remote(self._build, engine_args(), dict(config.SAMPLING_PARAMS))
         return Engine(number, actor, actor.start.remote())
 
-    def _is_low(self) -> bool:
-        return len(self._queues) < 2 * most_in_flight() * len(self._engines)
-
     def _add(self, window: Window | None) -> None:
         if window is not None:
             self._windows[window.number] = window
@@ -103,7 +97,7 @@ class Fleet:
 
     def _hand_out(self, more_to_come: bool) -> None:
         """Fills up what the engines have in hand, and asks them for news."""
-        wanted = self._wanted_in_hand(more_to_come)
+        wanted = self._queues.in_hand(len(self._engines), most_in_flight(), more_to_come)
         for engine in [engine for engine in self._engines.values() if engine.ready]:
             usual = not self._runs_suspects(engine)
             # Not for a row or two: they would come one by one.
@@ -111,13 +105,6 @@ class Fleet:
                 self._give(engine, self._queues.take(engine.number, wanted - engine.in_hand))
             if engine.call is None:
                 engine.call = engine.actor.report.remote(wanted // 2 if usual and wanted else 0)
-
-    def _wanted_in_hand(self, more_to_come: bool) -> int:
-        """Rows that an engine should have in hand: less and less, once the last rows are planned."""
-        rows, most = len(self._queues), most_in_flight()
-        if more_to_come or len(self._engines) == 1:
-            return most if rows else 0
-        return min(max(rows // (2 * len(self._engines)), FEWEST_IN_HAND), most) if rows else 0
 
     def _runs_suspects(self, engine: Engine) -> bool:
         """Suspects run on one engine, which is given nothing else from now on until they are through."""

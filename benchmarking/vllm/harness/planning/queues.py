@@ -37,6 +37,10 @@ class Stretch(NamedTuple):
 
 Queue = deque[Stretch]
 
+# Rows that an engine has in hand beside those in flight, so that it never waits for the driver: few at the end, when
+# what one engine has in hand no other can take over.
+FEWEST_IN_HAND = 16
+
 
 class Queues:
     def __init__(self, engines: int) -> None:
@@ -51,6 +55,17 @@ class Queues:
         for engine, stretch in zip(engines, shares(window, len(engines)), strict=True):
             if stretch.rows:
                 self._queues[engine].append(stretch)
+
+    def is_low(self, engines: int, most_in_flight: int) -> bool:
+        """Whether the next window is to be added."""
+        return len(self) < 2 * most_in_flight * engines
+
+    def in_hand(self, engines: int, most_in_flight: int, more_to_come: bool) -> int:
+        """Rows that an engine should have in hand: less and less, once the last rows are planned."""
+        rows = len(self)
+        if more_to_come or engines == 1:
+            return most_in_flight if rows else 0
+        return min(max(rows // (2 * engines), FEWEST_IN_HAND), most_in_flight) if rows else 0
 
     def put_back(self, engine: int, stretches: Iterable[Stretch]) -> None:
         """Rows that were taken and have to be run again come first."""

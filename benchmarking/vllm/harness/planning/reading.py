@@ -1,8 +1,7 @@
 """The dataset as planned windows: read, tokenised and sorted one window ahead of the engines.
 
 A window is as large as memory allows on the driver (PLANNED_WINDOW_TOKENS), because prefixes are shared within a
-window only: a prefix that occurs in two windows may be computed in both. The first ones are smaller, so that engines
-do not wait for a hundred million tokens to be tokenised.
+window only: a prefix that occurs in two windows may be computed in both. The first ones are smaller.
 """
 
 from collections import deque
@@ -16,13 +15,11 @@ import pyarrow.compute as pc
 import ray
 from harness.data import dataset
 from harness.planning import text
-from harness.planning.window import Tokenized, Window, plan
+from harness.planning.window import Tokenized, Window, plan, window_tokens
 
 # Batches of rows that are being tokenised at a time, for each CPU of the cluster, and in all.
 BATCHES_A_CPU = 2
 MOST_BATCHES = 64
-# The first window has this part of a full one's tokens, each one after it twice as many as the one before.
-FIRST_WINDOW = 1 / 16
 
 
 def windows(without: pa.Array) -> Iterator[Window]:
@@ -30,7 +27,7 @@ def windows(without: pa.Array) -> Iterator[Window]:
     number, parts = 0, list[Tokenized]()
     for part in _tokenized(without):
         parts.append(part)
-        if sum(len(part.tokens) for part in parts) >= config.PLANNED_WINDOW_TOKENS * min(FIRST_WINDOW * 2**number, 1):
+        if sum(len(part.tokens) for part in parts) >= window_tokens(number, config.PLANNED_WINDOW_TOKENS):
             yield _window(number, parts)
             number, parts = number + 1, []
     if parts:

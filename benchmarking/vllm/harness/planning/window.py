@@ -18,6 +18,8 @@ Int64s = npt.NDArray[np.int64]
 
 # Rows compared with their neighbours at a time, so that the driver's other threads get their turn in between.
 CHUNK = 8192
+# The first window's part of a full one's tokens.
+FIRST_WINDOW = 1 / 16
 
 
 class Tokenized(NamedTuple):
@@ -47,6 +49,12 @@ class Window:
     def prompt(self, place: int) -> Int32s:
         begin = self.begins[place]
         return self.tokens[begin : begin + self.lengths[place]]
+
+
+def window_tokens(number: int, most: int) -> int:
+    """Tokens of the window of this number, counted from 0, at least: a 16th of `most` in the first, then twice as many
+    in each, so that engines do not wait for a hundred million tokens to be tokenised."""
+    return int(most * min(FIRST_WINDOW * 2**number, 1))
 
 
 def plan(number: int, rows: Tokenized, block_size: int, output_tokens: int) -> Window:

@@ -33,7 +33,7 @@ TRACE: Any = np.dtype(
 )
 CLOCK: Any = np.dtype(
     [("now_s", np.float64), ("free_s", np.float64)]  # of the scheduler; when the GPU ends its last step
-    + [(name, np.int64) for name in ("in_flight", "plan", "given", "steps")]
+    + [(name, np.int64) for name in ("in_flight", "plan", "given", "steps", "until")]  # stops at so many steps
 )
 
 
@@ -60,6 +60,7 @@ class Engine:
         self.state = engine_state.empty_state(requests, batches, lanes, most_blocks, limits, pool)
         self._clock = Clock(np.zeros(1, CLOCK), sparse.zeros(capacity, np.float64), np.zeros(STEPS_A_TRACE, TRACE))
         self._clock.at["now_s"], self._clock.at["free_s"], self._clock.at["in_flight"] = ready_s, ready_s, NO_STEP
+        self._clock.at["until"] = STEPS_A_TRACE
         self._traces: list[Any] = []
         self._open: list[int] = []
         self._batches, self._own_blocks = 0, 0
@@ -67,7 +68,7 @@ class Engine:
 
     def give(self, rows: Int32s, at_s: float) -> int:
         """One batch more, sent at this time; returns its number."""
-        given, batch = int(self._clock.at["given"][0]), self._batches
+        given, batch = self.given, self._batches
         requests = engine_state.new_requests(self._prompts, rows, self._limits, self._own_blocks)
         requests["batch"] = batch
         self.state.requests[given : given + len(rows)] = requests
@@ -89,16 +90,33 @@ class Engine:
 
     def run(self) -> list[tuple[int, float]]:
         """Until a batch ends, or all has."""
-        prompts, clock = self._prompts, self._clock
         while self._open:
-            _run(self.state, clock, prompts.block_ids, prompts.block_size, self._limits, self._time, StepCost())
-            if clock.at["steps"][0] == STEPS_A_TRACE:
-                self._keep_trace()
+            self._go_on()
             ended = [batch for batch in self._open if not self.state.batches[batch]["left"]]
             if ended:
                 self._open = [batch for batch in self._open if batch not in ended]
-                return [(batch, float(clock.at["now_s"][0])) for batch in ended]
+                return [(batch, self.now_s) for batch in ended]
         return []
+
+    def step(self) -> None:
+        """One step is launched and, with asynchronous scheduling, the one before ends; or the last ones end."""
+        self._clock.at["until"] = self._clock.at["steps"] + 1
+        self._go_on()
+
+    @property
+    def now_s(self) -> float:
+        return float(self._clock.at["now_s"][0])
+
+    @property
+    def given(self) -> int:
+        """Rows so far; the next one given will be the request of this number."""
+        return int(self._clock.at["given"][0])
+
+    def _go_on(self) -> None:
+        prompts, clock = self._prompts, self._clock
+        _run(self.state, clock, prompts.block_ids, prompts.block_size, self._limits, self._time, StepCost())
+        if clock.at["steps"][0] == STEPS_A_TRACE:
+            self._keep_trace()
 
     def trace(self) -> Any:
         """All steps so far, [steps] TRACE."""
@@ -118,10 +136,10 @@ class Engine:
 
 @compiled
 def _run(e: State, clock: Clock, ids: Int32s, size: int, limits: Limits, time: StepTime, cost: StepCost) -> None:
-    """Steps until a batch ends (at.arrivals_due), the trace is full, or all that was given has ended."""
+    """Steps until a batch ends (at.arrivals_due), enough are launched, or all that was given has ended."""
     at, c = e.at[0], clock.at[0]
     at.arrivals_due = 0
-    while at.done < c.given and not at.arrivals_due and c.steps < len(clock.trace):
+    while at.done < c.given and not at.arrivals_due and c.steps < c.until:
         while at.queue_tail < c.given and clock.arrival_s[at.queue_tail] <= c.now_s:
             at.queue_tail += 1
         scheduled = schedule(e, c.plan, ids, size, limits, cost)

@@ -1,7 +1,7 @@
 """The engines of a simulated job, their nodes, and when each is ready."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from harness.prediction.engine_state import Limits, Prompts
@@ -29,7 +29,7 @@ class Fleet(NamedTuple):
         return [list(engines[start : start + size]) for start in range(0, len(engines), size)]
 
 
-def play(engines: list[Engine], more: Callable[[int, list[int], float], None]) -> None:
+def play(engines: Sequence[Engine], more: Callable[[int, list[int], float], None]) -> None:
     """Runs all engines to the end, in order of time. `more(engine, ended, seconds)` may give that engine more work."""
     events: list[tuple[float, int, list[int]]] = []
     for number in range(len(engines)):
@@ -40,7 +40,7 @@ def play(engines: list[Engine], more: Callable[[int, list[int], float], None]) -
         _push(events, engines, number)
 
 
-def _push(events: list[tuple[float, int, list[int]]], engines: list[Engine], number: int) -> None:
+def _push(events: list[tuple[float, int, list[int]]], engines: Sequence[Engine], number: int) -> None:
     ended = engines[number].run()
     if ended:
         heapq.heappush(events, (ended[0][1], number, [batch for batch, _ in ended]))

@@ -6,7 +6,7 @@ job.simulate("prefix-bucketing", dataset, knobs, fleet) -> Outcome
 from collections.abc import Callable
 
 from harness.prediction.feeding import Dataset, Knobs
-from harness.simulation import placement, provider, ray_blocks, static_batches
+from harness.simulation import placement, planned, provider, ray_blocks, static_batches
 from harness.simulation.engine import Engine
 from harness.simulation.fleet import Fleet
 from harness.simulation.outcome import Outcome, outcome
@@ -19,7 +19,7 @@ STRATEGIES: dict[str, Callable[[str, Dataset, Knobs, Fleet], tuple[list[Engine],
     "prefix-bucketing": provider.run,
     "prefix-bucketing-sorted": provider.run,
     "ray-data": ray_blocks.run,
-    "prefix-planned": placement.run,
+    "prefix-planned": planned.run,
     "perfect-placement": placement.run,
 }
 
