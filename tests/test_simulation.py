@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from harness.data import generator
 from harness.data.prompts import Shape
+from harness.planning import window
+from harness.planning.window import Tokenized
 from harness.prediction import feeding, forecast, prompt_set
 from harness.prediction.block_cache import replay
 from harness.prediction.engine_state import Limits
 from harness.prediction.feeding import Dataset
-from harness.simulation import default_limits, fleet, job, provider, stored_structure, structure
+from harness.simulation import default_limits, fleet, job, planned, provider, stored_structure, structure
 from harness.simulation.engine import Engine
 from harness.simulation.fleet import Fleet, spread_starts
 from harness.simulation.outcome import generated_by
@@ -192,13 +195,50 @@ def test_planned_rows_in_flight_fit_in_the_kv_cache_and_under_the_knob() -> None
     data = structure.published(400, 4, output_tokens=32)
     # 100 blocks of 16 tokens; a row holds some 256 own tokens and half of its output: six at a time.
     tight = fleet_of(1, limits=Limits(100, 64, 4096, 32))
-    planned, at_once = (job.simulate(name, data, KNOBS, tight) for name in ("prefix-planned", "perfect-placement"))
-    assert planned.preemptions == 0 < at_once.preemptions
-    assert planned.mean_running > 3.5
+    paced, at_once = (job.simulate(name, data, KNOBS, tight) for name in ("prefix-planned", "perfect-placement"))
+    assert paced.preemptions == 0 < at_once.preemptions
+    assert paced.mean_running > 3.5
     roomy = fleet_of(1, limits=Limits(8192, 64, 4096, 32))
     capped = job.simulate("prefix-planned", data, KNOBS | {"PLANNED_MAX_IN_FLIGHT": 16}, roomy)
     assert capped.mean_running <= 16
     assert capped.hits == job.simulate("perfect-placement", data, KNOBS, roomy).hits
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_stand_ins_for_tokens_are_planned_as_the_tokens_are(seed: int) -> None:
+    draw = random.Random(seed)
+    stems = [[draw.randrange(50) for _ in range(draw.randrange(40))] for _ in range(5)]
+    prompts = [draw.choice(stems) + [draw.randrange(50) for _ in range(draw.randrange(1, 20))] for _ in range(30)]
+    data, rows = numbered(prompts, outputs=4, block_size=4), np.arange(30, dtype=np.int32)
+    lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+    true = Tokenized(pa.array(rows), np.concatenate(prompts).astype(np.int32), lengths)
+    stand_in = Tokenized(pa.array(rows), *planned.stand_ins(data, rows))
+    expected, found = (window.plan(0, given, 4, 4) for given in (true, stand_in))
+    assert stand_in.lengths.tolist() == lengths.tolist()
+    assert sorted(found.shared) == sorted(expected.shared)
+    assert len(found.groups) == len(expected.groups)
+    assert found.work[-1] == expected.work[-1]
+
+
+def test_a_planned_engine_that_is_ready_early_takes_over_from_one_that_is_late() -> None:
+    data = structure.published(200, 10, output_tokens=8)
+    together, apart = (
+        job.engines_after("prefix-planned", data, KNOBS, fleet_of(2)._replace(ready_s=ready))[0]
+        for ready in ([0.0, 0.0], [0.0, 60.0])
+    )
+    for engines in (together, apart):
+        assert sum(engine.given for engine in engines) == 200
+    assert abs(together[0].given - together[1].given) < 20
+    assert apart[0].given > 110
+
+
+def test_prefixes_are_shared_within_a_window_and_first_windows_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned, "ROWS_A_PART", 64)
+    data = structure.published(320, 8, output_tokens=4)
+    knobs = KNOBS | {"PLANNED_WINDOW_TOKENS": 16 * 64 * 512}
+    [engine] = job.engines_after("prefix-planned", data, knobs, fleet_of(1))[0]
+    assert [len(part) for part in planned.windows(data.prompts, knobs, 4)] == [64, 128, 128]
+    assert engine.state.at[0]["hits"] == 320 * 256 - 8 * 256  # the cache holds all eight from window to window
 
 
 def test_tokens_by_a_time_grow_evenly_within_a_step() -> None:

@@ -53,7 +53,9 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     report = {"dataset": _dataset(args.data, prompts, profile)}
     if not profile.rows:
         return report | {"text": [*lines, "Nothing to forecast: no prompt is left."]}
-    kv_tokens = args.kv_tokens or roofline.kv_tokens(model, gpu, config.GPU_MEMORY_UTILIZATION, config.GPUS_PER_ENGINE)
+    kv_tokens = args.kv_tokens or roofline.kv_tokens(
+        model, gpu, config.GPU_MEMORY_UTILIZATION, config.GPUS_PER_ENGINE, config.KV_CACHE_MEMORY_BYTES
+    )
     done = study.run(prompts, knobs, model, gpu, kv_tokens)
     gpu_count = args.engines * max(config.GPUS_PER_ENGINE, 1)
     possible = profile.possible_hit_rate

@@ -44,7 +44,10 @@ def main() -> None:
     bounds.require(knobs)
     known = calibration.read(args.results)
     gpu = gpus.find(args.gpu)
-    kv_blocks = roofline.kv_tokens(known.model, gpu, knobs["GPU_MEMORY_UTILIZATION"]) // knobs["BLOCK_SIZE"]
+    kv_tokens = roofline.kv_tokens(
+        known.model, gpu, config.GPU_MEMORY_UTILIZATION, kv_cache_bytes=config.KV_CACHE_MEMORY_BYTES
+    )
+    kv_blocks = kv_tokens // config.BLOCK_SIZE
     limits = forecast.limits(knobs, kv_blocks)
     ways = cards.cards(gpu, known.gpu, known.model, known.readings)
     print(

@@ -62,7 +62,9 @@ class Admission:
         self._prompt, self._shared, self._age = (np.zeros(0, np.int64) for _ in range(3))
         self._survival = Survival(max_tokens)
         self._steps = np.arange(0, max_tokens + START_LAG + 1, -(-max_tokens // COLUMNS))
-        self._foreseen: Foreseen | None = None  # of the requests in flight, as long as nothing changes
+        # Of the requests in flight, and with the candidate that was looked at last, as long as nothing changes.
+        self._foreseen: Foreseen | None = None
+        self._looked_at: tuple[Request, Foreseen] | None = None
         self._most_blocks = 0
         self._own_blocks, self._admitted = 0, 0
         self._credit = 1.0
@@ -86,6 +88,7 @@ class Admission:
         shared = self._shared_with_last(request)
         if self._foreseen:
             self._foreseen = self._with(request)
+        self._looked_at = None
         self._prompt = np.append(self._prompt, len(request.tokens))
         self._shared = np.append(self._shared, shared)
         self._age = np.append(self._age, 0)
@@ -101,7 +104,7 @@ class Admission:
         started[np.flatnonzero(~started)[:first_tokens]] = True
         self._age[started] += 1
         self._survival.reached(self._age[started])
-        self._foreseen = None
+        self._foreseen = self._looked_at = None
         rate = self._pace * self._rate() if self._admitted else 0.0
         self._credit = min(self._credit + rate, self._burst() + 2 * rate)
 
@@ -114,7 +117,7 @@ class Admission:
             self._shared[at + 1] = min(self._shared[at], self._shared[at + 1])
         self._most_blocks -= self._blocks_of(len(self._requests.pop(at).tokens) + self._max_tokens)
         self._prompt, self._shared, self._age = (np.delete(a, at) for a in (self._prompt, self._shared, self._age))
-        self._foreseen = None
+        self._foreseen = self._looked_at = None
 
     def _is_due(self) -> bool:
         self._entering = self._credit >= (1 if self._entering else self._burst())
@@ -138,13 +141,17 @@ class Admission:
 
     def _with(self, candidate: Request) -> "Foreseen":
         """The steps to come if the candidate is admitted."""
+        if self._looked_at and self._looked_at[0] is candidate:
+            return self._looked_at[1]
         if self._foreseen is None:
             self._foreseen = self._foresee(self._prompt, self._shared, self._age)
         before = self._foreseen
         shared = np.array([self._shared_with_last(candidate)])
         alone = self._foresee(np.array([len(candidate.tokens)]), shared, np.zeros(1, np.int64))
         saved = shared[0] * np.minimum(before.last_alive, alone.last_alive)
-        return Foreseen(before.mean + alone.mean - saved, before.variance + alone.variance, alone.last_alive)
+        found = Foreseen(before.mean + alone.mean - saved, before.variance + alone.variance, alone.last_alive)
+        self._looked_at = candidate, found
+        return found
 
     def _foresee(self, prompt: Int64s, shared: Int64s, age: Int64s) -> "Foreseen":
         """Requests side by side, each sharing blocks with the one before while both run."""

@@ -31,8 +31,8 @@ class Survival:
         One more request is assumed to go on at every age, so that a few that ended do not rule out that any goes on.
         """
         last = len(self._chance) - 1
-        to = self._chance[np.clip(ages, 0, last)]
-        given = np.maximum(self._chance[np.clip(since, 0, last)], 1e-9)
+        to = self._chance[np.minimum(np.maximum(ages, 0), last)]
+        given = np.maximum(self._chance[np.minimum(since, last)], 1e-9)
         return np.where(ages < 0, 0.0, np.minimum(to / given[:, None], 1.0))
 
     def _estimate(self) -> None:

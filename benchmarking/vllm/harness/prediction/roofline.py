@@ -66,11 +66,20 @@ def step_cost(model: ModelShape, gpu: Gpu, gpus_per_engine: int = 1) -> StepCost
     )
 
 
-def kv_tokens(model: ModelShape, gpu: Gpu, gpu_memory_utilization: float = 0.9, gpus_per_engine: int = 1) -> int:
-    """Tokens of KV cache that vLLM finds room for; exact figures are in its log and in records.
+def kv_tokens(
+    model: ModelShape,
+    gpu: Gpu,
+    gpu_memory_utilization: float = 0.9,
+    gpus_per_engine: int = 1,
+    kv_cache_bytes: int | None = None,
+) -> int:
+    """Tokens of KV cache that vLLM finds room for, or is given, in bytes a GPU; exact figures are in its log and in
+    records.
 
     Raises ValueError if the weights leave no room.
     """
+    if kv_cache_bytes is not None:
+        return kv_cache_bytes * max(gpus_per_engine, 1) // model.kv_token_bytes
     memory = gpu.memory_bytes * max(gpus_per_engine, 1)
     room = memory * (gpu_memory_utilization - WORKING_MEMORY_SHARE) - model.weight_bytes
     if room <= 0:

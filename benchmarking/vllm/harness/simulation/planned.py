@@ -21,13 +21,14 @@ from harness.simulation.fleet import Fleet, play
 ROWS_A_PART = 4096
 # What is handed over when a step has ended comes too late for the one that the scheduler plans at that moment.
 HAND_OVER_S = 1e-4
+REPORTED = ("tokens", "prompt_tokens", "state")
 
 
 def run(_strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -> tuple[list[Engine], float]:
     """The engines after their work, and when the rows are back."""
     most = min(knobs["PLANNED_MAX_IN_FLIGHT"], fleet.limits.max_num_seqs)
     engines = [PlannedEngine(dataset.prompts, knobs, fleet, ready_s, most) for ready_s in fleet.ready_s]
-    queues, coming = Queues(len(engines)), deque(_windows(dataset.prompts, knobs, fleet.limits.max_tokens))
+    queues, coming = Queues(len(engines)), deque(windows(dataset.prompts, knobs, fleet.limits.max_tokens))
 
     def more(number: int, _ended: Sequence[int], _at_s: float) -> None:
         while coming and queues.is_low(len(engines), most):
@@ -90,11 +91,11 @@ class PlannedEngine(Engine):
 
     def _report(self) -> None:
         """What the actor is told when a step has ended: first tokens, then requests that are through."""
-        requests = self.state.requests[self._requests]
-        generated = (requests["tokens"] - requests["prompt_tokens"]).astype(np.int64)
+        known, asked, state = (self.state.requests[name][self._requests] for name in REPORTED)
+        generated = (known - asked).astype(np.int64)
         if (generated > self._generated).any():
             self._admission.stepped(int(((generated > 0) & (self._generated == 0)).sum()))
-        through = requests["state"] == FINISHED
+        through = state == FINISHED
         for row, tokens in zip(self._rows[through].tolist(), generated[through].tolist(), strict=True):
             self._admission.ended(row, tokens)
         self._requests, self._rows, self._generated = (a[~through] for a in (self._requests, self._rows, generated))
@@ -106,7 +107,7 @@ def _requests(stretch: Stretch) -> Iterator[Request]:
         yield Request(row, stretch.window.prompt(place))
 
 
-def _windows(prompts: Prompts, knobs: Knobs, max_tokens: int) -> Iterator[Window]:
+def windows(prompts: Prompts, knobs: Knobs, max_tokens: int) -> Iterator[Window]:
     """As the driver cuts them."""
     begin, number = 0, 0
     ends = np.cumsum(prompts.tokens, dtype=np.int64)
@@ -114,12 +115,12 @@ def _windows(prompts: Prompts, knobs: Knobs, max_tokens: int) -> Iterator[Window
         wanted = window.window_tokens(number, knobs["PLANNED_WINDOW_TOKENS"]) + (ends[begin - 1] if begin else 0)
         parts = -(-(int(np.searchsorted(ends, wanted)) + 1 - begin) // ROWS_A_PART)
         rows = np.arange(begin, min(begin + parts * ROWS_A_PART, len(ends)), dtype=np.int32)
-        given = Tokenized(pa.array(rows), *_stand_ins(prompts, rows))
+        given = Tokenized(pa.array(rows), *stand_ins(prompts, rows))
         yield window.plan(number, given, prompts.block_size, max_tokens)
         begin, number = int(rows[-1]) + 1, number + 1
 
 
-def _stand_ins(prompts: Prompts, rows: Int32s) -> tuple[Int32s, Int64s]:
+def stand_ins(prompts: Prompts, rows: Int32s) -> tuple[Int32s, Int64s]:
     """Numbers in place of token ids, equal exactly where whole blocks are: each block's id, once for each token."""
     lengths = prompts.tokens[rows].astype(np.int64)
     first = prompts.first_block[rows]
