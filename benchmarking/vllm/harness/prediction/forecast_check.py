@@ -5,20 +5,21 @@ Small enough for two cores: the local model, some hundred prompts, few generated
 
 import itertools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-import vllm
-from harness import overrides
+from harness import machine, overrides
 from harness.data import prompts
 from harness.data.prompts import Shape
-from harness.prediction import engine_feed, feeding, forecast, model_shape, prompt_set
-from harness.prediction.engine_feed import Counted
+from harness.prediction import feeding, forecast, model_shape, prompt_set
 from harness.prediction.forecast import Forecast
-from transformers import AutoTokenizer
+
+# vLLM takes ten seconds to import: after what can be refused.
+if TYPE_CHECKING:
+    from harness.prediction.engine_feed import Counted
+    from vllm import LLM
 
 TOLERANCE = 0.02  # of the hit rate: two percentage points
 MAX_MODEL_LEN = 512
@@ -83,9 +84,11 @@ SETTINGS = (
 )
 
 
-def start(build: Build, model: Path) -> vllm.LLM:
+def start(build: Build, model: Path) -> "LLM":
     """A CPU engine of this build; checks that it has the blocks asked for."""
-    llm = vllm.LLM(
+    from vllm import LLM
+
+    llm = LLM(
         model=str(model),
         max_model_len=MAX_MODEL_LEN,
         block_size=build.block_size,
@@ -101,17 +104,19 @@ def start(build: Build, model: Path) -> vllm.LLM:
     return llm
 
 
-def check(llm: vllm.LLM, setting: Setting, model: Path, folder: Path) -> dict[str, Any]:
+def check(llm: "LLM", setting: Setting, model: Path, folder: Path) -> dict[str, Any]:
     """One setting on a running engine, several engines one after the other; a record of prediction and count."""
+    from harness.prediction import engine_feed
+
     knobs = _knobs(setting)
     loaded = prompt_set.load(_dataset(setting.shape, model, folder), str(model), knobs, cache=None)
     starts = loaded.tokens.starts
     prompts_ids = [loaded.tokens.ids[begin:end].tolist() for begin, end in itertools.pairwise(starts)]
     feeds = feeding.feeds(setting.strategy, loaded.data, knobs)
     counted = [engine_feed.serve(llm, prompts_ids, setting.output_len, feed) for feed in feeds if len(feed.rows)]
-    limits = forecast.limits(knobs, setting.build.kv_blocks - 1, on_gpu=False, vllm_version=vllm.__version__)
+    limits = forecast.limits(knobs, setting.build.kv_blocks - 1, on_gpu=False, vllm_version=machine.versions()["vllm"])
     predicted = forecast.forecast(setting.strategy, loaded.data, knobs, limits)
-    return _record(setting, predicted, Counted(*map(sum, zip(*counted, strict=True))))
+    return _record(setting, predicted, engine_feed.Counted(*map(sum, zip(*counted, strict=True))))
 
 
 def difference(record: dict[str, Any]) -> float:
@@ -119,13 +124,13 @@ def difference(record: dict[str, Any]) -> float:
     return float(record["predicted"]["hit_rate"] - record["counted"]["hit_rate"])
 
 
-def _record(setting: Setting, predicted: Forecast, counted: Counted) -> dict[str, Any]:
+def _record(setting: Setting, predicted: Forecast, counted: "Counted") -> dict[str, Any]:
     figures = {
         "predicted": _figures(predicted.queries, predicted.hits, predicted.preemptions),
         "counted": _figures(counted.queries, counted.hits, counted.preemptions),
     }
     names = {"build": setting.build._asdict(), "shape": vars(setting.shape)}
-    versions = {"vllm": vllm.__version__, "torch": torch.__version__}
+    versions = {name: machine.versions()[name] for name in ("vllm", "torch")}
     return {"schema": 1, **setting._asdict(), **names, **figures, "versions": versions}
 
 
@@ -165,6 +170,8 @@ def _dataset(shape: Shape, model: Path, folder: Path) -> Path:
     file = folder / f"{shape.rows}-{shape.prefixes}-{shape.prefix_len}-{shape.suffix_len}.parquet"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        from transformers import AutoTokenizer
+
         words = prompts.words(AutoTokenizer.from_pretrained(model))
         pq.write_table(pa.Table.from_batches(prompts.sample(shape, words, 1)), file)
     return file
