@@ -53,7 +53,7 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     report = {"dataset": _dataset(args.data, prompts, profile)}
     if not profile.rows:
         return report | {"text": [*lines, "Nothing to forecast: no prompt is left."]}
-    kv_tokens = args.kv_tokens or roofline.kv_tokens(model, gpu, config.GPU_MEMORY_UTILIZATION, config.GPUS_PER_ENGINE)
+    kv_tokens = args.kv_tokens or roofline.configured_kv_tokens(model, gpu, knobs)
     done = study.run(prompts, knobs, model, gpu, kv_tokens)
     gpu_count = args.engines * max(config.GPUS_PER_ENGINE, 1)
     possible = profile.possible_hit_rate
@@ -81,7 +81,7 @@ def _write(plot: Path, svg: str) -> None:
 def _dataset(source: str, prompts: PromptSet, profile: Profile) -> dict[str, Any]:
     counted = {
         name: getattr(prompts.column, name)
-        for name in ("null_prompts", "blank_prompts", "repeated_ids", "empty_files", "files")
+        for name in ("null_prompts", "blank_prompts", "null_ids", "repeated_ids", "empty_files", "files")
     }
     return {
         "source": source,
@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpus.GPUS)} (default: H200)")
     parser.add_argument("--engines", type=positive, default=config.CONCURRENCY, help="copies of the model")
     parser.add_argument("--output-len", type=positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
-    parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you")
+    parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you (default: KV_CACHE_MEMORY_BYTES)")
     parser.add_argument("--price", type=arguments.not_negative, help="of one GPU for an hour, in any currency")
     parser.add_argument(
         "--start-s", type=arguments.not_negative, default=40.0, help="start of an engine (default: 40 s, H200)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from harness.comparison.comparability import disturbances
 from harness.prediction import record_forecast
 from harness.prediction.engine_state import StepCost
 from harness.prediction.feeding import Dataset
@@ -24,9 +25,9 @@ ALL_AT_ONCE = ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing"
 
 
 def can_simulate(record: Record) -> bool:
-    """Whether it is a whole run of a strategy that is simulated, on a GPU, with its phases."""
+    """Whether it is a whole run of a strategy that is simulated, in one go, on a GPU, with its phases."""
     known = record["strategy"] in job.STRATEGIES and record_forecast.on_gpu(record)
-    return record["status"] == "ok" and known and (record["phases_s"] or {}).get("steady") is not None
+    return record["status"] == "ok" and not disturbances(record) and known and (record["phases_s"] or {}).get("steady") is not None
 
 
 def knobs(record: Record) -> dict[str, Any]:
