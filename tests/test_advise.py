@@ -294,9 +294,10 @@ def test_a_model_that_is_nowhere_and_a_broken_tokenizer_are_refused(refused: Any
         ({"GPU_MEMORY_UTILIZATION": 2.0}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 2"),
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "found 'normal'"),
         ({"MAX_MODEL_LEN": 16}, "expected outputs of 1 to 15 tokens"),
+        ({"ENABLE_PREFIX_CACHING": False}, "expected ENABLE_PREFIX_CACHING true, found false"),
     ],
 )
-def test_knobs_that_no_run_would_start_with_are_refused(
+def test_knobs_that_no_run_would_start_with_or_no_forecast_follows_are_refused(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], said: str
 ) -> None:
     for name, value in knobs.items():

@@ -20,6 +20,7 @@ from harness.serving import (
     diagnosis,
     figures,
     page,
+    prefix_cache,
     row_file,
     row_record,
     summary,
@@ -28,9 +29,12 @@ from harness.serving import (
 from harness.serving import server_metrics as metrics
 from harness.serving.admission import LIMIT_VARIABLE, AdmissionLimit
 from harness.serving.configurations import ConfigurationError
+from harness.serving.connection import Endpoint
+from harness.serving.http_call import Answer
 from harness.serving.rates import Tried, following
 from harness.serving.scorecard import is_clean
 from harness.serving.sections import group
+from harness.serving.server import Server
 from serving_rows import QUEUE, TARGETS, row, spread
 
 ATTACK = """<img src=x onerror="alert(1)"> <script>alert(2)</script>"""
@@ -229,6 +233,37 @@ def test_a_row_with_another_cache_state_does_not_show_that_a_result_repeats():
     (section,) = group([first, again])
     repeat = next(one.answer for one in decisions.of(section, None) if "repeatable" in one.question)
     assert repeat == "unknown: the cache was cold, then warm"
+
+
+@pytest.mark.parametrize(
+    ("accepts", "empties", "counts", "state"),
+    [
+        (True, True, True, "cold"),
+        (False, False, True, "warm"),
+        (True, False, True, "warm"),
+        (False, True, True, "warm"),
+        (True, True, False, "unknown"),
+    ],
+    ids=["all well", "no reset", "a reset without effect", "not accepted, for all that is known", "no counters"],
+)
+def test_a_cache_is_cold_only_where_the_reset_was_accepted_and_the_canary_is_missed(
+    accepts, empties, counts, state, monkeypatch
+):
+    found = {"queries": 500, "hits": 400, "holds_canary": True}
+
+    def call(_endpoint, _method, path, *_, **__):
+        if path == "/reset_prefix_cache":
+            found["holds_canary"] = not empties
+            return Answer(200 if accepts else 404, "")
+        if path == "/metrics":
+            said = [f"vllm:prefix_cache_{name}_total {found[name]}" for name in ("queries", "hits")]
+            return Answer(200, "\n".join(said) if counts else "")
+        found["queries"] += 160
+        found["hits"] += 144 * found["holds_canary"]
+        return Answer(200, "{}")
+
+    monkeypatch.setattr(prefix_cache, "call", call)
+    assert prefix_cache.empty_and_prove(Server(Endpoint("http://localhost:1"), "model")) == state
 
 
 @pytest.mark.parametrize("state", ["warm", "unknown"])

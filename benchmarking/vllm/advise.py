@@ -6,7 +6,8 @@
 
 Runs on a laptop, without vLLM, Ray, Daft or a GPU: numpy, numba, pyarrow and tokenizers are enough. Hit rates come from
 an exact replay of vLLM's scheduler and block cache. Times are the least that the GPU's rates allow; real ones are
-longer, by much the same factor in all strategies. Engine limits and the strategies' settings are those of config.py.
+longer, by much the same factor in all strategies. Engine limits, KV_CACHE_MEMORY_BYTES among them, and the strategies'
+settings are those of config.py.
 """
 
 import argparse
@@ -122,7 +123,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpus.GPUS)} (default: H200)")
     parser.add_argument("--engines", type=positive, default=config.CONCURRENCY, help="copies of the model")
     parser.add_argument("--output-len", type=positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
-    parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you (default: KV_CACHE_MEMORY_BYTES)")
+    parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you")
     parser.add_argument("--price", type=arguments.not_negative, help="of one GPU for an hour, in any currency")
     parser.add_argument(
         "--start-s", type=arguments.not_negative, default=40.0, help="start of an engine (default: 40 s, H200)"

@@ -4,9 +4,10 @@
     BENCH_RESULTS_PATH=results python benchmarking/vllm/simulate.py --gpu L4 --engines 128 --engines-a-node 8 --write
 
 Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256 own tokens, over each of --prefixes
-(0: nothing shared). Knobs from config.py; those that are not simulated are refused. The engines' speed comes from `calibration.json` beside the records
-(calibrate-simulation.py); a card without records has a slow and a fast end. --limits unset takes vLLM's own defaults,
-as the published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
+(0: nothing shared). Knobs from config.py; values that are not simulated are refused. The engines' speed comes from
+`calibration.json` beside the records (calibrate-simulation.py); a card without records has a slow and a fast end.
+--limits unset takes vLLM's own defaults, as the published scripts do. --write appends a line for each simulated job to
+`simulations.jsonl`.
 """
 
 import argparse

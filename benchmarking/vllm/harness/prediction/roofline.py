@@ -69,7 +69,7 @@ def step_cost(model: ModelShape, gpu: Gpu, gpus_per_engine: int = 1) -> StepCost
 
 
 def configured_kv_tokens(model: ModelShape, gpu: Gpu, knobs: Mapping[str, Any]) -> int:
-    """Tokens of KV cache that an engine has under `knobs`: those of KV_CACHE_MEMORY_BYTES, on each GPU, where it is set.
+    """Tokens of KV cache that an engine has under `knobs`: in KV_CACHE_MEMORY_BYTES on each GPU where that is set.
 
     Raises ValueError if the weights leave no room.
     """

@@ -24,8 +24,8 @@ SIDES_NOTE = (
 
 NO_WINNER = "No configuration meets the targets at any rate that was offered."
 NONE_COLD = (
-    "Nothing is compared: every row began, or may have begun, with what earlier ones had left in the prefix cache. Start "
-    "the server with VLLM_SERVER_DEV_MODE=1, so that it can be emptied between rows, and with its /metrics in reach."
+    "Nothing is compared: every row began, or may have begun, with what earlier ones had left in the prefix cache. "
+    "Start the server with VLLM_SERVER_DEV_MODE=1, so that it can be emptied between rows, and its /metrics in reach."
 )
 
 

@@ -24,7 +24,7 @@ LETTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)
 def require_simulated(knobs: Mapping[str, Any]) -> None:
     """Raises ValueError for knobs that a run would follow, or refuse these prompts by, and a simulation would not."""
     if (distribution := knobs["OUTPUT_LEN_DISTRIBUTION"]) != "fixed":
-        raise ValueError(f"expected OUTPUT_LEN_DISTRIBUTION fixed, the only one simulated, found {distribution}; set it")
+        raise ValueError(f"expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found {distribution}; set it")
     if (gpus := knobs["GPUS_PER_ENGINE"]) > 1:
         raise ValueError(f"expected GPUS_PER_ENGINE 1, as simulated engines have, found {gpus}; set it")
     longest = PREFIX_TOKENS + SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
