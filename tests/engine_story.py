@@ -32,7 +32,7 @@ def story(
                 "start": start,
                 "counters": counters,
             }
-            | {"actor": None}
+            | {"actor": None, "cores": [2, 3]}
         )
         last = {"first_scheduled_at": samples[0][0], "last_token_at": samples[-1][0], **latest}
         messages += [

@@ -294,9 +294,10 @@ def test_a_model_that_is_nowhere_and_a_broken_tokenizer_are_refused(refused: Any
         ({"GPU_MEMORY_UTILIZATION": 2.0}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 2"),
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "found 'normal'"),
         ({"MAX_MODEL_LEN": 16}, "expected outputs of 1 to 15 tokens"),
+        ({"ENABLE_PREFIX_CACHING": False}, "expected ENABLE_PREFIX_CACHING true, found false"),
     ],
 )
-def test_knobs_that_no_run_would_start_with_are_refused(
+def test_knobs_that_no_run_would_start_with_or_no_forecast_follows_are_refused(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], said: str
 ) -> None:
     for name, value in knobs.items():
@@ -343,6 +344,25 @@ def test_repeated_ids_are_counted_and_said_because_runs_refuse_them(run: Any, tm
     assert "more than one row" not in run(file, "--no-id")
     one = write(tmp_path / "one.parquet", id=[1, 1, *range(2, 20)], prompt=texts(20, 2))
     assert "  1 id in more than one row" in run(one)
+
+
+def test_rows_without_an_id_are_counted_and_said_because_runs_refuse_them(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "my.parquet", id=[None, None, *range(2, 20)], prompt=texts(20, 2))
+    assert "  2 rows without an id: runs refuse that; give every row its own" in run(file)
+    assert json.loads(run(file, "--json"))["dataset"]["null_ids"] == 2
+    assert json.loads(run(file, "--json", "--no-id"))["dataset"]["null_ids"] == 0
+
+
+def test_the_kv_cache_is_the_one_that_the_engines_are_given(
+    run: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "my.parquet", prompt=texts(40, 4))
+    # 147,456 bytes a token of Qwen3-8B; one block of 16 is vLLM's own.
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 26 * 16 * 147_456)
+    assert json.loads(run(file, "--no-id", "--json"))["kv_tokens"] == 400
+    assert json.loads(run(file, "--no-id", "--json", "--kv-tokens", "800"))["kv_tokens"] == 800
+    monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 3 * 16 * 147_456)
+    assert "expected prompt and output to fit in the KV cache of 2 blocks" in refused(file, "--no-id")
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16])
@@ -397,3 +417,14 @@ def test_output_lengths_may_vary_by_prompt(qwen_folder: Path, tmp_path: Path) ->
     prompts = np.split(loaded.tokens.ids, loaded.tokens.starts[1:-1])
     assert loaded.data.prompts.outputs.tolist() == [target_length(prompt, knobs) for prompt in prompts]
     assert (loaded.data.prompts.outputs.min(), loaded.data.prompts.outputs.max()) == (3, 9)
+
+
+def test_where_output_lengths_vary_prompts_are_too_long_where_runs_refuse_them(
+    qwen_folder: Path, tmp_path: Path
+) -> None:
+    """Also those whose own output would fit: a run refuses by the longest that any row may have."""
+    file = write(tmp_path / "my.parquet", prompt=texts(30, 3))
+    lengths = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MIN": 3, "OUTPUT_LEN_MAX": 9}
+    for most, too_long in ((64 + 9, 0), (64 + 8, 30)):
+        knobs = overrides.knob_values(config) | lengths | {"MAX_MODEL_LEN": most}
+        assert prompt_set.load(file, str(qwen_folder), knobs, id_column_name=None, cache=None).too_long == too_long

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from script_runs import OUTPUT_LEN, ROWS, run_script, start_script, wait_until_generating
 
 
@@ -44,4 +45,22 @@ def test_an_engine_that_dies_ends_the_run_as_failed_with_its_last_metrics_and_no
     assert f"engine {record['engines'][0]['engine']} died" in record["error"]
     assert 0 < record["counters"]["generation_tokens"] < ROWS * 600
     assert record["phases_s"]["steady"] > 0
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("strategy", ["naive-batch", "ray-data"])
+def test_an_engine_that_dies_is_named_also_where_another_is_built_in_its_place(
+    strategy: str, tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    """Ray Data restarts the actor and answers every row; by then start-up was paid in the middle of the run."""
+    knobs = {"MODEL_NAME": model_folder, "INPUT_PATH": half_hit, "OUTPUT_LEN": 300}
+    with start_script(strategy, tmp_path, **knobs) as process:
+        family = wait_until_generating(process)
+        next(child for child in family if child.name().startswith("VLLM")).kill()
+        output, errors = process.communicate(timeout=200)
+    record = json.loads(output.strip().splitlines()[-1])
+    print(f"{strategy}: {record['status']}, {record['error']}")
+    assert (process.returncode, record["status"]) in ((1, "invalid"), (2, "failed")), errors[-3000:]
+    assert f"engine {record['engines'][0]['engine']}" in record["error"]
     assert psutil.wait_procs(family, timeout=10)[1] == []

@@ -187,6 +187,14 @@ def test_a_record_that_lacks_what_a_fit_needs_is_named(results: Path) -> None:
             calibration.calibrate(calibration.load(results)[:1], results)
 
 
+def test_a_run_that_was_continued_or_repaired_or_cached_nothing_is_neither_fitted_nor_predicted(results: Path) -> None:
+    record = json.loads((results / "records.jsonl").read_text().splitlines()[0])
+    assert record_run.can_simulate(record)
+    for kind in ("continued", "redone"):
+        assert not record_run.can_simulate(record | {"rows": record["rows"] | {kind: 1}})
+    assert not record_run.can_simulate(record | {"config": record["config"] | {"ENABLE_PREFIX_CACHING": False}})
+
+
 def stopped(script: str, *arguments: str, **knobs: str) -> tuple[int, str]:
     """Exit code and stderr of a script that is to refuse."""
     environment = os.environ | {f"BENCH_{name}": value for name, value in knobs.items()}
@@ -216,9 +224,19 @@ def test_one_run_cannot_be_predicted_from_others(results: Path) -> None:
         ({"NAIVE_PARTITIONS": "0"}, "expected NAIVE_PARTITIONS of at least 1, found 0"),
         ({"BLOCK_SIZE": "100000"}, "expected every prompt"),
         ({"S3_ENDPOINT_URL": "minio:9000"}, "expected S3_ENDPOINT_URL as http://host:port or https://host"),
+        ({"MAX_MODEL_LEN": "600"}, "expected MAX_MODEL_LEN of at least 640, the tokens of a prompt and its output"),
+        ({"KV_CACHE_MEMORY_BYTES": "90000000"}, "expected every prompt with its output to fit in the KV cache of 37 "),
+        (
+            {"OUTPUT_LEN_DISTRIBUTION": "uniform"},
+            "expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found uniform",
+        ),
+        ({"ENABLE_PREFIX_CACHING": "false"}, "expected ENABLE_PREFIX_CACHING true, found false"),
+        ({"GPUS_PER_ENGINE": "2"}, "expected GPUS_PER_ENGINE 1, as simulated engines have, found 2"),
     ],
 )
-def test_simulate_refuses_knobs_that_no_run_would_start_with(results: Path, knobs: dict[str, str], said: str) -> None:
+def test_simulate_refuses_knobs_that_no_run_would_start_with_or_that_it_ignores(
+    results: Path, knobs: dict[str, str], said: str
+) -> None:
     code, heard = stopped("simulate.py", "--results", str(results), "--rows", "200", "--engines", "2", **knobs)
     assert said in heard
     assert (code, heard.startswith("refused: ")) == (3, True)

@@ -64,7 +64,8 @@ def log_of(llm: Any, before: dict[str, Any], clock: engine_metrics.Clock) -> Eng
     settings = engine_metrics.settings(llm.llm_engine, start)
     messages = [
         {"kind": "building", "core_started_at": 0.0, "cores": []},
-        {"kind": "ready", "ready_at": 0.0, "settings": settings, "start": start, "counters": before, "actor": None},
+        {"kind": "ready", "ready_at": 0.0, "settings": settings, "start": start, "counters": before, "actor": None}
+        | {"cores": []},
         {"kind": "sample", "counters": engine_metrics.counters(), "values": engine_metrics.sample(clock)},
     ]
     told = {"engine": "node:1", "node": "node", "pid": 1, "at": time.time(), "received_at": time.time()}

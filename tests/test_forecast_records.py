@@ -46,6 +46,7 @@ def record(folder: Path) -> dict[str, Any]:
         "versions": {"vllm": "0.26.0"},
         "phases_s": {"steady": 3.0, "tail": 1.0},
         "counters": {},
+        "rows": {"in": 300, "out": 300, "continued": 0, "redone": 0},
     }
     data = prompt_set.load(f"{folder}/sets/300_0-5_30.parquet", f"{folder}/model", knobs, cache=None).data
     limits = forecast.limits({**knobs, **{name.upper(): value for name, value in engine.items()}}, KV_BLOCKS)
@@ -117,6 +118,22 @@ def test_a_record_that_lacks_a_part_is_named_and_the_others_are_forecast(folder:
     assert "found 'NoneType' object is not subscriptable" in result.stdout
     assert result.stdout.splitlines()[-1].split()[:3] == ["01234567", "continuous-batch", "300_0-5_30"]
     assert "Traceback" not in result.stderr
+
+
+def test_a_run_that_was_continued_or_repaired_is_named_and_neither_forecast_nor_given_a_floor(
+    folder: Path, record: dict[str, Any]
+) -> None:
+    """Its counters are those of the rows that were left, or of some rows twice."""
+    continued = record | {"rows": record["rows"] | {"continued": 200}, "counters": {"prefix_cache_queries": 9_600}}
+    redone = record | {"rows": record["rows"] | {"redone": 40}, "run_id": "repaired0123"}
+    result = run(folder, [continued | {"run_id": "continued012"}, redone, record], "--write")
+    assert result.returncode == 0, result.stdout
+    first, second, third = result.stdout.splitlines()[1:]
+    assert first.endswith("not forecast: 200 rows were answered by an earlier run")
+    assert second.endswith("not forecast: 40 rows ran twice because an engine died")
+    assert third.startswith("01234567")
+    bounds = (folder / "results" / "bounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run_id"] for line in bounds] == [record["run_id"]]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,23 @@ def test_a_run_builds_exactly_concurrency_engines_and_never_one_a_partition(
     assert problems == ([] if right else [f"{built} engines were built, expected CONCURRENCY = 2"])
 
 
+def test_what_the_counters_say_of_a_feed_is_a_warning_by_engine() -> None:
+    """max_num_seqs is 8: one engine never filled, one filled and preempted, one was given nothing."""
+
+    def told(name: str, tokens: int, running: int, preemptions: int) -> list[dict[str, object]]:
+        messages = story(name, samples=((10.0, 0), (20.0, tokens)), max_running=running)
+        none = dict.fromkeys(evidence.SUMMED, 0) | {"finished": {}, "request_generation_tokens": {}}
+        counters = {"ready": none, "sample": none | {"preemptions": preemptions}}
+        return [{**said, "counters": counters[said["kind"]]} if "counters" in said else said for said in messages]
+
+    log = log_of(told("starved", 1000, 7, 0), told("full", 1000, 8, 3), told("idle", 0, 0, 0))
+    assert evidence.warnings(log) == [
+        "engine starved never filled: at most 7 of max_num_seqs 8 running",
+        "engine full preempted 3 requests: its KV cache was too small",
+        "engine idle generated nothing: it was not ready in time, or no work was sent to it",
+    ]
+
+
 def test_a_finish_reason_that_only_one_engine_counted_is_not_dropped() -> None:
     def told(name: str, finished: dict[str, int]) -> list[dict[str, object]]:
         totals = dict.fromkeys(evidence.SUMMED, 0) | {"finished": finished}

@@ -110,13 +110,6 @@ def test_the_kv_cache_of_an_h200_is_what_vllm_finds_there() -> None:
         roofline.kv_tokens(qwen3_8b(), gpus.find("L4")._replace(memory_bytes=16 * 10**9))
 
 
-def test_a_kv_cache_of_a_given_size_holds_that_whatever_the_gpu() -> None:
-    # 147,456 bytes a token; two GPUs hold half of the heads each.
-    given = 4_831_838_208
-    assert roofline.kv_tokens(qwen3_8b(), gpus.find("L4"), kv_cache_bytes=given) == 32_768
-    assert roofline.kv_tokens(qwen3_8b(), gpus.find("L4"), gpus_per_engine=2, kv_cache_bytes=given) == 65_536
-
-
 def test_floor_of_a_small_job_by_hand() -> None:
     # 100 prompts of 512 tokens of which 256 are found, 128 tokens out, on one H200.
     totals = Totals(rows=100, prompt_tokens=51_200, possible_hits=25_600, prefill_pairs=9_000_000)

@@ -156,10 +156,10 @@ def test_a_full_disk_leaves_the_record_on_stdout_and_no_process(
     assert len(left) == 1
 
 
-def test_only_processes_of_this_node_are_ended(left: list[Any]) -> None:
+def test_all_processes_of_an_engine_are_ended_and_on_this_node_alone(left: list[Any]) -> None:
     elsewhere = [{**message, "node": "another", "pid": 99} for message in story("b")]
     Ended(lambda: os.kill(os.getpid(), signal.SIGTERM), [*story("a"), *elsewhere]).execute()
-    assert left == [[1, 2]]
+    assert left == [[1, 2, 3]]
 
 
 def test_what_libraries_print_is_kept_off_stdout_also_after_the_record(

@@ -20,6 +20,7 @@ from harness.serving import (
     diagnosis,
     figures,
     page,
+    prefix_cache,
     row_file,
     row_record,
     summary,
@@ -28,9 +29,12 @@ from harness.serving import (
 from harness.serving import server_metrics as metrics
 from harness.serving.admission import LIMIT_VARIABLE, AdmissionLimit
 from harness.serving.configurations import ConfigurationError
+from harness.serving.connection import Endpoint
+from harness.serving.http_call import Answer
 from harness.serving.rates import Tried, following
 from harness.serving.scorecard import is_clean
 from harness.serving.sections import group
+from harness.serving.server import Server
 from serving_rows import QUEUE, TARGETS, row, spread
 
 ATTACK = """<img src=x onerror="alert(1)"> <script>alert(2)</script>"""
@@ -231,25 +235,65 @@ def test_a_row_with_another_cache_state_does_not_show_that_a_result_repeats():
     assert repeat == "unknown: the cache was cold, then warm"
 
 
-def test_a_row_that_began_warm_is_shown_as_such_and_decides_nothing():
+@pytest.mark.parametrize(
+    ("accepts", "empties", "counts", "state"),
+    [
+        (True, True, True, "cold"),
+        (False, False, True, "warm"),
+        (True, False, True, "warm"),
+        (False, True, True, "warm"),
+        (True, True, False, "unknown"),
+    ],
+    ids=["all well", "no reset", "a reset without effect", "not accepted, for all that is known", "no counters"],
+)
+def test_a_cache_is_cold_only_where_the_reset_was_accepted_and_the_canary_is_missed(
+    accepts, empties, counts, state, monkeypatch
+):
+    found = {"queries": 500, "hits": 400, "holds_canary": True}
+
+    def call(_endpoint, _method, path, *_, **__):
+        if path == "/reset_prefix_cache":
+            found["holds_canary"] = not empties
+            return Answer(200 if accepts else 404, "")
+        if path == "/metrics":
+            said = [f"vllm:prefix_cache_{name}_total {found[name]}" for name in ("queries", "hits")]
+            return Answer(200, "\n".join(said) if counts else "")
+        found["queries"] += 160
+        found["hits"] += 144 * found["holds_canary"]
+        return Answer(200, "{}")
+
+    monkeypatch.setattr(prefix_cache, "call", call)
+    assert prefix_cache.empty_and_prove(Server(Endpoint("http://localhost:1"), "model")) == state
+
+
+@pytest.mark.parametrize("state", ["warm", "unknown"])
+def test_a_row_that_is_not_proved_cold_is_shown_as_such_and_decides_nothing(state):
     cold = [row(rate=10, completed=100), row(rate=20, ttft=0.9)]
-    warm = row("max_num_seqs=32", 10.0, completed=200, cache_state="warm")
+    warm = row("max_num_seqs=32", 10.0, completed=200, cache_state=state)
     (section,) = group([*cold, warm])
     assert [name for name, _, _ in decisions.level(section, None)] == ["baseline"]
     assert {one.configuration for one in decisions.of(section, None)} == {"baseline"}
     assert "most tokens/s: 1,000 by baseline at 20/s" in summary.verdict(section, None)
-    assert summary.scorecard(section, None).rows[-1][-1] == "hold (warm cache: not compared)"
+    assert summary.scorecard(section, None).rows[-1][-1] == f"hold (cache {state}: not compared)"
 
 
-def test_warm_rows_alone_have_no_winner_do_not_show_that_a_result_repeats_and_still_make_a_page(tmp_path):
-    first = row(rate=20, cache_state="warm")
-    rows = [first, row(rate=20, repeat_of=first["row_id"], cache_state="warm")]
+@pytest.mark.parametrize("state", ["warm", "unknown"])
+def test_without_cold_rows_there_is_no_winner_nothing_is_shown_to_repeat_and_a_page_is_made(tmp_path, state):
+    first = row(rate=20, cache_state=state)
+    rows = [first, row(rate=20, repeat_of=first["row_id"], cache_state=state)]
     (section,) = group(rows)
     assert "Nothing is compared" in summary.verdict(section, None)
     assert "VLLM_SERVER_DEV_MODE=1" in page.write(rows, tmp_path, None).read_text()
     mixed = group([row(rate=10), *rows])[0]
     repeat = next(one.answer for one in decisions.of(mixed, None) if "repeatable" in one.question)
-    assert repeat == "unknown: the cache was warm, then warm"
+    assert repeat == f"unknown: the cache was {state}, then {state}"
+
+
+def test_a_repeat_on_a_warm_cache_makes_no_costs_level():
+    first = row(rate=10, completed=100)
+    again = row(rate=10, completed=200, repeat_of=first["row_id"], cache_state="warm")
+    (section,) = group([first, again, row("max_num_seqs=32", 10.0, completed=120)])
+    assert [name for name, _, _ in decisions.level(section, None)] == ["max_num_seqs=32"]
 
 
 def test_rows_of_other_conditions_are_another_section_and_a_newer_run_replaces_its_configuration():

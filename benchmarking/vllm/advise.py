@@ -6,7 +6,8 @@
 
 Runs on a laptop, without vLLM, Ray, Daft or a GPU: numpy, numba, pyarrow and tokenizers are enough. Hit rates come from
 an exact replay of vLLM's scheduler and block cache. Times are the least that the GPU's rates allow; real ones are
-longer, by much the same factor in all strategies. Engine limits and the strategies' settings are those of config.py.
+longer, by much the same factor in all strategies. Engine limits, KV_CACHE_MEMORY_BYTES among them, and the strategies'
+settings are those of config.py.
 """
 
 import argparse
@@ -53,9 +54,7 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     report = {"dataset": _dataset(args.data, prompts, profile)}
     if not profile.rows:
         return report | {"text": [*lines, "Nothing to forecast: no prompt is left."]}
-    kv_tokens = args.kv_tokens or roofline.kv_tokens(
-        model, gpu, config.GPU_MEMORY_UTILIZATION, config.GPUS_PER_ENGINE, config.KV_CACHE_MEMORY_BYTES
-    )
+    kv_tokens = args.kv_tokens or roofline.configured_kv_tokens(model, gpu, knobs)
     done = study.run(prompts, knobs, model, gpu, kv_tokens)
     gpu_count = args.engines * max(config.GPUS_PER_ENGINE, 1)
     possible = profile.possible_hit_rate
@@ -83,7 +82,7 @@ def _write(plot: Path, svg: str) -> None:
 def _dataset(source: str, prompts: PromptSet, profile: Profile) -> dict[str, Any]:
     counted = {
         name: getattr(prompts.column, name)
-        for name in ("null_prompts", "blank_prompts", "repeated_ids", "empty_files", "files")
+        for name in ("null_prompts", "blank_prompts", "null_ids", "repeated_ids", "empty_files", "files")
     }
     return {
         "source": source,

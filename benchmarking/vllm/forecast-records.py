@@ -5,7 +5,8 @@
 
 Looks for each record's dataset by name below --datasets and makes sure by its fingerprint that it is the same. --write
 adds the possible hit rate, the floor and the working set to `results/bounds.jsonl`, from where the report takes them.
-Exits 1 if a prediction is off by more than three percentage points, or cannot be made.
+A run that was continued or repaired did other work than its dataset's: it is named, not forecast. Exits 1 if another
+run's prediction is off by more than three percentage points, or cannot be made.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any
 
 import config
 from harness import overrides
+from harness.comparison.comparability import disturbances
 from harness.data.storage import StorageError
 from harness.prediction import model_shape, prompt_set, record_forecast
 from harness.prediction.model_shape import ModelShape
@@ -53,16 +55,22 @@ def _compare(args: argparse.Namespace) -> int:
     for record in records:
         try:
             with record_forecast.whole(record):
+                if reasons := disturbances(record):
+                    _say_why_not(record, "; ".join(reasons))
+                    continue
                 prompts = _prompts(record, args, known)
                 off += _show(record, prompts, model)
         except (ValueError, StorageError) as error:
-            name = f"{str(record.get('run_id'))[:8]}  {record.get('strategy')!s:26}"
-            print(f"{name}not forecast: {error}")
+            _say_why_not(record, str(error))
             off += 1
             continue
         if args.write:
             _append(record_forecast.bounds(record, prompts.data.prompts, model), args.results)
     return off
+
+
+def _say_why_not(record: Record, reason: str) -> None:
+    print(f"{str(record.get('run_id'))[:8]}  {record.get('strategy')!s:26}not forecast: {reason}")
 
 
 def _prompts(record: Record, args: argparse.Namespace, known: dict[Any, PromptSet]) -> PromptSet:

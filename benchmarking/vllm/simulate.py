@@ -4,9 +4,10 @@
     BENCH_RESULTS_PATH=results python benchmarking/vllm/simulate.py --gpu L4 --engines 128 --engines-a-node 8 --write
 
 Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256 own tokens, over each of --prefixes
-(0: nothing shared). Knobs from config.py. The engines' speed comes from `calibration.json` beside the records
-(calibrate-simulation.py); a card without records has a slow and a fast end. --limits unset takes vLLM's own defaults,
-as the published scripts do. --write appends a line for each simulated job to `simulations.jsonl`.
+(0: nothing shared). Knobs from config.py; values that are not simulated are refused. The engines' speed comes from
+`calibration.json` beside the records (calibrate-simulation.py); a card without records has a slow and a fast end.
+--limits unset takes vLLM's own defaults, as the published scripts do. --write appends a line for each simulated job to
+`simulations.jsonl`.
 """
 
 import argparse
@@ -42,12 +43,10 @@ def main() -> None:
     args = _arguments()
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
     bounds.require(knobs)
+    structure.require_simulated(knobs)
     known = calibration.read(args.results)
     gpu = gpus.find(args.gpu)
-    kv_tokens = roofline.kv_tokens(
-        known.model, gpu, config.GPU_MEMORY_UTILIZATION, kv_cache_bytes=config.KV_CACHE_MEMORY_BYTES
-    )
-    kv_blocks = kv_tokens // config.BLOCK_SIZE
+    kv_blocks = roofline.configured_kv_tokens(known.model, gpu, knobs) // knobs["BLOCK_SIZE"]
     limits = forecast.limits(knobs, kv_blocks)
     ways = cards.cards(gpu, known.gpu, known.model, known.readings)
     print(

@@ -102,6 +102,7 @@ class EngineLog:
 
     def _ready(self, engine: dict[str, Any], message: Message) -> None:
         engine.update(ready_at=message["ready_at"], settings=message["settings"], start=message["start"])
+        engine["cores"] = list(dict.fromkeys([*engine["cores"], *message["cores"]]))
         engine["before"] = engine["after"] = message["counters"]
         engine["latest"] = dict(message["counters"])
         self._actors.append(message["actor"])

@@ -6,7 +6,7 @@ what it sees to the driver's EngineLog actor (engine_log.py). Messages, all time
 
     importing   vLLM appears in the process
     building    the engine core's process exists
-    ready       the engine answers: settings read back, counters before the first request
+    ready       the engine answers: settings read back, counters before the first request, all processes by now
     sample      every PROBE_INTERVAL_S, and each time the engine runs dry: all that vLLM counts, and a row of the series
     dead        the core's process is gone
     lost        the probe itself failed, and why
@@ -89,6 +89,8 @@ def _watch_engine() -> None:
         start=start_log,
         counters=before,
         actor=_own_handle(),
+        # The core starts workers of its own, which outlive it where it is killed.
+        cores=[process.pid for process in _core_processes()],
     )
     global _clock
     _clock = metrics.Clock(engine, before)

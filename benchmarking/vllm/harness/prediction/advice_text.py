@@ -20,6 +20,8 @@ def data_lines(source: str, prompts: PromptSet, profile: Profile, model: ModelSh
     }
     if any(left_out.values()):
         yield "  left out: " + ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count)
+    if column.null_ids:
+        yield f"  {_count(column.null_ids, 'row')} without an id: runs refuse that; give every row its own"
     if column.repeated_ids:
         yield f"  {_count(column.repeated_ids, 'id')} in more than one row: runs refuse that; give every row its own"
     if column.empty_files:

@@ -49,7 +49,12 @@ def limits(knobs: Mapping[str, Any], kv_blocks: int, on_gpu: bool = True, vllm_v
     """The limits of each engine under `knobs`. `kv_blocks` excludes the null block.
 
     `vllm_version` is that of the engine whose counters the forecast is compared with; None for 0.27's counting.
+    Raises ValueError where prefixes are not cached, which the replay always does.
     """
+    if not knobs["ENABLE_PREFIX_CACHING"]:
+        raise ValueError(
+            "expected ENABLE_PREFIX_CACHING true, found false: without it no strategy finds anything; set it"
+        )
     return Limits(
         kv_blocks=kv_blocks,
         max_num_seqs=knobs["MAX_NUM_SEQS"],

@@ -1,7 +1,7 @@
 """The prompts of any Parquet file or folder, local or S3, whatever its columns are called; what is unusable is counted.
 
-The suite's own runs refuse nulls, blanks and repeated ids before an engine starts. Here all are reported, and nulls and
-blanks left out, so that a first look at a dataset does not stop at its first flaw.
+The suite's own runs refuse nulls, blanks and repeated ids before an engine starts. Here all are reported, and prompts
+that are null or blank left out, so that a first look at a dataset does not stop at its first flaw.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ class PromptColumn(NamedTuple):
     null_prompts: int
     blank_prompts: int
     file_rows: list[int]  # usable rows of each file that has rows
+    null_ids: int  # rows without an id, which runs refuse; 0 where there is no such column
     repeated_ids: int  # ids of more than one row, usable or not, which runs refuse
 
 
@@ -35,7 +36,7 @@ def read(url: str | Path, prompt_column: str = "prompt", id_column: str | None =
 
     Raises StorageError if there is nothing to read, ValueError for a missing column or one that is not text.
     """
-    column = _usable(*_read(url, prompt_column, id_column))
+    column = _usable(*_read(url, prompt_column, id_column), has_ids=id_column is not None)
     # What reading took beside the texts goes back to the system now, not when the allocator sees fit.
     pa.default_memory_pool().release_unused()
     return column
@@ -73,7 +74,7 @@ def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: st
     return pa.table({"id": ids.cast(pa.string()), "prompt": prompts.cast(pa.large_string())})
 
 
-def _usable(table: pa.Table, rows: list[int]) -> PromptColumn:
+def _usable(table: pa.Table, rows: list[int], has_ids: bool) -> PromptColumn:
     prompts = table.column("prompt")
     filled = pc.is_valid(prompts)
     text = pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(prompts)), 0), False)
@@ -93,6 +94,7 @@ def _usable(table: pa.Table, rows: list[int]) -> PromptColumn:
         nulls,
         blanks,
         [int(file.sum()) for file in kept],
+        table.column("id").null_count if has_ids else 0,
         _repeated(table.column("id")),
     )
 

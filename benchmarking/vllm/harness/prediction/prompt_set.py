@@ -14,7 +14,7 @@ from harness.prediction.feeding import Dataset
 from harness.prediction.prompt_column import PromptColumn
 from harness.prediction.text_order import TextOrder
 from harness.prediction.tokenizing import Tokens
-from harness.target_length import target_length
+from harness.target_length import longest_output, target_length
 
 CACHE = overrides.SUITE_DIR.parents[1] / ".local" / "tokens"
 
@@ -23,7 +23,7 @@ class PromptSet(NamedTuple):
     column: PromptColumn
     tokens: Tokens
     data: Dataset
-    too_long: int  # rows left out because prompt and output exceed MAX_MODEL_LEN
+    too_long: int  # rows left out because runs refuse them: with the longest output they exceed MAX_MODEL_LEN
     read_s: float
     tokenize_s: float  # near 0 when the tokens were kept from an earlier time
     plan_s: float  # sorting the texts and numbering the blocks
@@ -49,7 +49,7 @@ def load(
     tokens = tokenizing.tokenize(column.texts, column.content_key, tokenizer, cache)
     marks.append(time.perf_counter())
     outputs = _outputs(tokens, knobs)
-    fits = np.diff(tokens.starts) + outputs <= knobs["MAX_MODEL_LEN"]
+    fits = np.diff(tokens.starts) + longest_output(knobs) <= knobs["MAX_MODEL_LEN"]
     texts = column.texts
     if not fits.all():
         texts, tokens, outputs = texts.filter(fits), tokenizing.select(tokens, fits), outputs[fits]

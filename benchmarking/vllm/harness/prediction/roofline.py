@@ -21,11 +21,13 @@ It leaves out activations, sampling, communication, start-up and every gap, so n
 bf16, without speculative decoding, and unless a kernel reads a prefix once for several sequences (cascade attention).
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from harness.prediction.engine_state import Limits, StepCost
 from harness.prediction.gpus import Gpu
 from harness.prediction.model_shape import ModelShape
+from harness.preflight import kv_cache
 
 # GPU memory that holds neither weights nor KV cache: activations of the largest step, CUDA graphs, CUDA itself.
 # Measured: of an H200's 126 GiB at 0.9 utilisation, Qwen3-8B's weights and 735,000 tokens of KV cache leave 10 GiB.
@@ -66,20 +68,22 @@ def step_cost(model: ModelShape, gpu: Gpu, gpus_per_engine: int = 1) -> StepCost
     )
 
 
-def kv_tokens(
-    model: ModelShape,
-    gpu: Gpu,
-    gpu_memory_utilization: float = 0.9,
-    gpus_per_engine: int = 1,
-    kv_cache_bytes: int | None = None,
-) -> int:
-    """Tokens of KV cache that vLLM finds room for, or is given, in bytes a GPU; exact figures are in its log and in
-    records.
+def configured_kv_tokens(model: ModelShape, gpu: Gpu, knobs: Mapping[str, Any]) -> int:
+    """Tokens of KV cache that an engine has under `knobs`: in KV_CACHE_MEMORY_BYTES on each GPU where that is set.
 
     Raises ValueError if the weights leave no room.
     """
-    if kv_cache_bytes is not None:
-        return kv_cache_bytes * max(gpus_per_engine, 1) // model.kv_token_bytes
+    gpus = max(knobs["GPUS_PER_ENGINE"], 1)
+    if knobs["KV_CACHE_MEMORY_BYTES"] is None:
+        return kv_tokens(model, gpu, knobs["GPU_MEMORY_UTILIZATION"], gpus)
+    return kv_cache.tokens_held(knobs["KV_CACHE_MEMORY_BYTES"] * gpus, model.kv_token_bytes)
+
+
+def kv_tokens(model: ModelShape, gpu: Gpu, gpu_memory_utilization: float = 0.9, gpus_per_engine: int = 1) -> int:
+    """Tokens of KV cache that vLLM finds room for; exact figures are in its log and in records.
+
+    Raises ValueError if the weights leave no room.
+    """
     memory = gpu.memory_bytes * max(gpus_per_engine, 1)
     room = memory * (gpu_memory_utilization - WORKING_MEMORY_SHARE) - model.weight_bytes
     if room <= 0:

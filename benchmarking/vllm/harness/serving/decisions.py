@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.report.tables import figure
 from harness.serving import cost
-from harness.serving.sections import Section, is_warm
+from harness.serving.sections import Section, began_cold
 
 Row = dict[str, Any]
 
@@ -88,7 +88,7 @@ def accepted_beyond(section: Section, names: Sequence[str]) -> tuple[float, dict
 
 def _repeated_costs(section: Section, price: float | None) -> list[float]:
     """By how much the cost of each repeated row differs from its first, as a share."""
-    pairs = [pair for name in section.configurations for pair in section.repeats(name)]
+    pairs = [pair for name in section.configurations for pair in section.repeats(name) if all(map(began_cold, pair))]
     costs = [(cost.per_accepted(first, price), cost.per_accepted(again, price)) for first, again in pairs]
     return [abs(again / first - 1) for first, again in costs if first and again]
 
@@ -135,7 +135,7 @@ def _repeats(section: Section, name: str) -> str:
     if not pairs:
         return "unknown: no row was repeated"
     first, again = pairs[-1]
-    if first["cache_state"] != again["cache_state"] or is_warm(first):
+    if not (began_cold(first) and began_cold(again)):
         return f"unknown: the cache was {first['cache_state']}, then {again['cache_state']}"
     completed = _ratio(completed_rps(again), completed_rps(first))
     ttft = _ratio(again["latency"]["ttft_s"]["p95"], first["latency"]["ttft_s"]["p95"])

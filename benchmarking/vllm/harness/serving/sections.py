@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.serving.prefix_cache import WARM
+from harness.serving.prefix_cache import COLD
 
 Row = dict[str, Any]
 
@@ -52,8 +52,8 @@ class Section:
 
     @property
     def compared(self) -> list[Row]:
-        """Measured rows but those that began on a warm cache: what they found there, earlier rows had paid for."""
-        return [row for row in self.rows if row["status"] == "ok" and not is_warm(row)]
+        """Measured rows that began on a cold cache: what others found there, or may have, earlier rows had paid for."""
+        return [row for row in self.rows if row["status"] == "ok" and began_cold(row)]
 
     def measured(self, configuration: str) -> list[Row]:
         """Rows that are compared, by rising rate, repeats left out."""
@@ -79,8 +79,8 @@ class Section:
         return holding[-1] if holding else None
 
 
-def is_warm(row: Row) -> bool:
-    return bool(row["cache_state"] == WARM)
+def began_cold(row: Row) -> bool:
+    return bool(row["cache_state"] == COLD)
 
 
 def group(rows: Iterable[Row]) -> list[Section]:

@@ -6,7 +6,7 @@ from typing import Any
 from harness.report.tables import UNKNOWN, Table, figure, per_cent
 from harness.serving import cost, decisions, figures
 from harness.serving.decisions import completed_rps
-from harness.serving.sections import Section, is_warm
+from harness.serving.sections import Section, began_cold
 from harness.serving.server_metrics import quantile_bounds
 
 Row = dict[str, Any]
@@ -23,9 +23,9 @@ SIDES_NOTE = (
 )
 
 NO_WINNER = "No configuration meets the targets at any rate that was offered."
-ALL_WARM = (
-    "Nothing is compared: every row began with what earlier ones had left in the prefix cache. Start the server with "
-    "VLLM_SERVER_DEV_MODE=1, so that it can be emptied between rows."
+NONE_COLD = (
+    "Nothing is compared: every row began, or may have begun, with what earlier ones had left in the prefix cache. "
+    "Start the server with VLLM_SERVER_DEV_MODE=1, so that it can be emptied between rows, and its /metrics in reach."
 )
 
 
@@ -98,7 +98,7 @@ def verdict(section: Section, price: float | None) -> str:
     """Which configuration wins, and against what; where costs are level, what sets them apart beyond the targets."""
     found = decisions.winner(section, price)
     if found is None:
-        return NO_WINNER if section.compared or not any(map(is_warm, section.rows)) else ALL_WARM
+        return NO_WINNER if section.compared or len(section.failed()) == len(section.rows) else NONE_COLD
     name, paid, row = found
     tokens = max(section.compared, key=_tokens_per_s)
     told = f"{figure(paid)} {decisions.unit(row, price)} an accepted response at {_rate(row)}/s offered"
@@ -174,7 +174,7 @@ def _caller_cells(row: Row, price: float | None) -> tuple[str, ...]:
 
 def _targets(row: Row) -> str:
     beyond = "; ".join(text.partition(",")[0] for text in row["violations"]) or "hold"
-    return f"{beyond} (warm cache: not compared)" if is_warm(row) else beyond
+    return beyond if began_cold(row) else f"{beyond} (cache {row['cache_state']}: not compared)"
 
 
 def _server_cells(row: Row) -> tuple[str, ...]:

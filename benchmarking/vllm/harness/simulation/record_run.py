@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from harness.comparison.comparability import disturbances
 from harness.prediction import record_forecast
 from harness.prediction.engine_state import StepCost
 from harness.prediction.feeding import Dataset
@@ -24,9 +25,11 @@ ALL_AT_ONCE = ("continuous-batch", "continuous-batch-sorted", "prefix-bucketing"
 
 
 def can_simulate(record: Record) -> bool:
-    """Whether it is a whole run of a strategy that is simulated, on a GPU, with its phases."""
+    """Whether it is a whole run, in one go, of a strategy that is simulated, on GPUs that cache, with its phases."""
+    whole = record["status"] == "ok" and not disturbances(record)
     known = record["strategy"] in job.STRATEGIES and record_forecast.on_gpu(record)
-    return record["status"] == "ok" and known and (record["phases_s"] or {}).get("steady") is not None
+    caches = record["config"]["ENABLE_PREFIX_CACHING"]
+    return bool(whole and known and caches) and (record["phases_s"] or {}).get("steady") is not None
 
 
 def knobs(record: Record) -> dict[str, Any]:

@@ -6,6 +6,9 @@ The rows' texts are stand-ins of 64 characters, half of them shared where half o
 Daft's bucketing do what they do with the real ones.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from harness.prediction.compiled import Int32s
@@ -16,6 +19,20 @@ from harness.prediction.text_order import TextOrder
 PREFIX_TOKENS, SUFFIX_TOKENS = 256, 256
 FILES = 8
 LETTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)
+
+
+def require_simulated(knobs: Mapping[str, Any]) -> None:
+    """Raises ValueError for knobs that a run would follow, or refuse these prompts by, and a simulation would not."""
+    if (distribution := knobs["OUTPUT_LEN_DISTRIBUTION"]) != "fixed":
+        raise ValueError(f"expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found {distribution}; set it")
+    if (gpus := knobs["GPUS_PER_ENGINE"]) > 1:
+        raise ValueError(f"expected GPUS_PER_ENGINE 1, as simulated engines have, found {gpus}; set it")
+    longest = PREFIX_TOKENS + SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
+    if longest > knobs["MAX_MODEL_LEN"]:
+        raise ValueError(
+            f"expected MAX_MODEL_LEN of at least {longest:,}, the tokens of a prompt and its output, found "
+            f"{knobs['MAX_MODEL_LEN']:,}; raise it, or lower OUTPUT_LEN"
+        )
 
 
 def published(
