@@ -45,6 +45,9 @@ NOT_CONDITIONS = {
     "SAMPLING_PARAMS",  # follows from the output length
 }
 
+# Nor is a run changed by knobs of the datasets' generator (the data itself is compared) or of live traffic.
+NOT_CONDITIONS_BEGIN = ("DATASET_", "SERVING_")
+
 # Knobs that only these strategies read, by how their names begin. Other strategies' runs are the same with any value.
 OWN_KNOBS = {
     "NAIVE_": ("naive-batch", "naive-batch-sorted"),
@@ -117,7 +120,8 @@ def asked(record: Record) -> Facts:
 
 def conditions(config: Mapping[str, Any]) -> Facts:
     """The knobs that can move a number."""
-    knobs = {name: value for name, value in config.items() if name not in NOT_CONDITIONS}
+    names = [name for name in config if name not in NOT_CONDITIONS and not name.startswith(NOT_CONDITIONS_BEGIN)]
+    knobs = {name: config[name] for name in names}
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
 
 

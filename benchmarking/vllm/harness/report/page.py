@@ -25,13 +25,14 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 .3em; font-size: 13px; display: block; overflow-x: auto }
 caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space: nowrap }
-th { max-width: 9em; overflow-wrap: anywhere } td:first-child { white-space: nowrap }
+th { max-width: 9em } td:first-child { white-space: nowrap }
 th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
 .figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
 .note { color: #555; font-size: 13px; margin-top: .2em }
 figure { margin: 1.2em 0; break-inside: avoid } figcaption { font-weight: bold; font-size: 13px }
 svg { max-width: 100%; height: auto }
-@media print { body { max-width: none; margin: 0 } table { display: table; font-size: 9px } h2 { break-after: avoid } }
+@media print { body { max-width: none; margin: 0 } table { display: table; font-size: 9px } h2 { break-after: avoid }
+  th { overflow-wrap: anywhere } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
