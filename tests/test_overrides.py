@@ -88,3 +88,18 @@ def test_a_relative_folder_to_write_to_is_looked_up_from_config_whether_it_is_th
     overrides.apply(config, {})
     found = [config[name] for name in ("RESULTS_PATH", "OUTPUT_PATH", "MODEL_NAME", "INPUT_PATH")]
     assert found == [str(SUITE / "not" / "yet"), str(SUITE / "results"), "Qwen/Qwen3-8B", "s3://bucket/x"]
+
+
+def test_a_relative_dataset_or_model_is_found_from_the_working_directory_where_config_has_none_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have another working directory: left relative, preflight would find the file and they would not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".local").mkdir()
+    (tmp_path / "my.parquet").touch()
+    config = {**knobs(), "MODEL_NAME": ".local", "INPUT_PATH": "my.parquet"}
+    overrides.apply(config, {})
+    assert (config["MODEL_NAME"], config["INPUT_PATH"]) == (str(tmp_path / ".local"), str(tmp_path / "my.parquet"))
+    config = {**knobs(), "MODEL_NAME": "profiles", "INPUT_PATH": "./nowhere"}
+    overrides.apply(config, {})
+    assert (config["MODEL_NAME"], config["INPUT_PATH"]) == (str(SUITE / "profiles"), str(SUITE / "nowhere"))

@@ -23,6 +23,8 @@ PROFILE_VARIABLE = PREFIX + "PROFILE"
 SUITE_DIR = Path(__file__).resolve().parents[1]
 LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
 WRITTEN_PATHS = ("DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
+# How the names of knobs begin that no strategy's run reads: the datasets' generator's, and live traffic's.
+NOT_OF_RUNS = ("DATASET_", "SERVING_")
 
 
 class ConfigError(ValueError):
@@ -95,12 +97,16 @@ def parse(variable: str, text: str, hint: Any) -> Any:
 
 
 def absolute(path: str | None, written: bool = False) -> str | None:
-    """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; hub ids and URLs as
-    they are."""
+    """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; or else one that
+    exists below the working directory, which workers do not share; hub ids and URLs as they are."""
     if path is None or "://" in path or Path(path).is_absolute():
         return path
-    local = SUITE_DIR / path
-    return str(local.resolve()) if written or local.exists() or path.startswith(".") else path
+    local, here = SUITE_DIR / path, Path.cwd() / path
+    if written or local.exists():
+        return str(local.resolve())
+    if here.exists():
+        return str(here.resolve())
+    return str(local.resolve()) if path.startswith(".") else path
 
 
 def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from harness.overrides import NOT_OF_RUNS
+
 WIDTH = 78
 
 
@@ -23,7 +25,7 @@ def lines(record: dict[str, Any]) -> list[str]:
         *_work(record),
         *(f"warning:       {warning}" for warning in record["warnings"] or []),
         "configuration:",
-        *(f"    {name} = {value!r}" for name, value in record["config"].items()),
+        *(f"    {name} = {value!r}" for name, value in record["config"].items() if not name.startswith(NOT_OF_RUNS)),
     ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from harness.overrides import NOT_OF_RUNS
 from harness.schema import Record
 
 # Sizes that a machine measures for itself vary between equal starts: on a GPU, the KV cache is what profiling leaves.
@@ -44,9 +45,6 @@ NOT_CONDITIONS = {
     "COMPARISON_ARM",
     "SAMPLING_PARAMS",  # follows from the output length
 }
-
-# Nor is a run changed by knobs of the datasets' generator (the data itself is compared) or of live traffic.
-NOT_CONDITIONS_BEGIN = ("DATASET_", "SERVING_")
 
 # Knobs that only these strategies read, by how their names begin. Other strategies' runs are the same with any value.
 OWN_KNOBS = {
@@ -120,7 +118,7 @@ def asked(record: Record) -> Facts:
 
 def conditions(config: Mapping[str, Any]) -> Facts:
     """The knobs that can move a number."""
-    names = [name for name in config if name not in NOT_CONDITIONS and not name.startswith(NOT_CONDITIONS_BEGIN)]
+    names = [name for name in config if name not in NOT_CONDITIONS and not name.startswith(NOT_OF_RUNS)]
     knobs = {name: config[name] for name in names}
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
 
