@@ -54,6 +54,29 @@ def test_a_bad_override_names_the_variable_the_value_and_what_was_expected(varia
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ({"SEQS": "64"}, "SEQS = '64' in config.py: expected a whole number"),
+        ({"SEQS": 16.5}, "SEQS = 16.5 in config.py: expected a whole number"),
+        ({"SEQS": None}, "SEQS = None in config.py: expected a whole number"),
+        ({"SEQS": True}, "SEQS = True in config.py: expected a whole number"),
+        ({"BYTES": "4 GB"}, "BYTES = '4 GB' in config.py: expected a whole number or none"),
+        ({"EAGER": 1}, "EAGER = 1 in config.py: expected true or false"),
+        ({"NEW": 1}, "NEW in config.py: expected its type, as in NEW: int = 1, found none"),
+    ],
+)
+def test_a_knob_edited_to_another_type_is_refused_by_name(edit: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        overrides.apply(knobs() | edit, {})
+    assert str(error.value) == said
+
+
+def test_a_whole_number_does_for_a_number_and_none_for_an_optional_one() -> None:
+    overrides.apply(knobs() | {"SHARE": 1, "BYTES": None}, {})
+    overrides.apply(knobs() | {"SHARE": 0.5, "BYTES": 7}, {})
+
+
 def test_a_single_override_wins_over_the_profile_and_workers_get_the_result() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
     environment |= {"BENCH_PROFILE": "local-cpu", "BENCH_MAX_NUM_SEQS": "32"}

@@ -4,7 +4,8 @@
     BENCH_PROFILE=local-cpu python benchmarking/vllm/naive-batch.py
 
 An override is `BENCH_` + the knob's name and is parsed by the knob's type (`none` clears an optional one).
-`BENCH_PROFILE` names a file in `profiles/` that sets many knobs at once; single overrides win over it.
+`BENCH_PROFILE` names a file in `profiles/` that sets many knobs at once: it wins over what is edited here, and single
+overrides win over it.
 An unknown or unreadable override stops the run and names what was expected.
 """
 
