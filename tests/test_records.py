@@ -334,3 +334,10 @@ def test_the_block_for_people_shows_the_knobs_that_a_run_reads_and_no_others() -
     assert "    MAX_NUM_SEQS = 64" in lines
     assert "    DATASETS_PATH = 'sets'" in lines
     assert not [line for line in lines if "SERVING_" in line or "DATASET_" in line]
+
+
+def test_the_rate_for_people_leaves_out_rows_that_an_earlier_run_answered() -> None:
+    whole = record(wall_s=40.0)
+    assert "prompts/s:     10.0 whole job" in results_block.lines(whole)
+    continued = record(wall_s=40.0, rows={"continued": 100})
+    assert "prompts/s:     7.5 whole job" in results_block.lines(continued)

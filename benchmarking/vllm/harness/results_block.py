@@ -51,7 +51,7 @@ def _work(record: dict[str, Any]) -> list[str]:
     rows, tokens, wall_s = record["rows"], record["tokens"], record["wall_s"]
     found = [
         f"rows:          {rows['in']} in, {rows['out']} out",
-        f"prompts/s:     {rows['out'] / wall_s:.1f} whole job",
+        f"prompts/s:     {(rows['out'] - (rows.get('continued') or 0)) / wall_s:.1f} whole job",
     ]
     if tokens:
         found += [
