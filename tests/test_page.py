@@ -465,3 +465,12 @@ def test_knobs_of_the_generator_and_of_live_traffic_part_no_section_and_are_no_c
     html, markdown = written(tmp_path, [record(config=others)])
     assert "200000" not in html + markdown
     assert "SERVING" not in html + markdown
+
+
+def test_runs_that_were_all_refused_are_listed_without_an_empty_table_or_chart(tmp_path):
+    refused = failed("naive-batch", "no GPU", config={"CONCURRENCY": 128}) | {"status": "refused", "wall_s": None}
+    html, markdown = written(tmp_path, [record(), refused])
+    assert "no GPU" in markdown
+    assert "0 of 1" not in markdown
+    assert html.count("<h3>") == 1
+    assert "0 of 1" not in page.as_text([record(), refused], tmp_path, None)
