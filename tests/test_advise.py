@@ -390,10 +390,20 @@ def test_what_is_said_of_few_rows_does_not_contradict_itself(
     assert "the gain is not the cache's" in out
     assert "On so few prompts it saves " in out
     assert "prompts on it saves" not in out
-    assert "Finding the order" not in out
-    changed = out.partition("What would change the answer, of ")[2].splitlines()[1:]
+    assert "finding the order" not in out
+    changed = out.partition("With these another strategy would be the one to run:")[2].splitlines()[1:]
     assert changed
     assert not [line for line in changed if "ray-data" in line]
+
+
+def test_an_order_that_costs_more_than_it_saves_is_not_left_standing_as_the_advice(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timely = advise.advice.advise
+    monkeypatch.setattr(advise.advice, "advise", lambda *given: timely(*given[:5], 3600.0, given[6]))
+    out = run(write(tmp_path / "my.parquet", id=range(256), prompt=texts(256, 64)), "--kv-tokens", "2048")
+    assert re.search(r"Run (prefix|\S*-sorted)\S*: ", out), out
+    assert "But finding the order takes longer than it saves: on these prompts naive-batch ends sooner." in out
 
 
 def test_a_laptop_needs_neither_engines_nor_torch() -> None:

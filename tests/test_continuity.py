@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import config
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 from engine_story import log_of, story
 from harness import checks, continuity, evidence
 from harness.comparison import comparability, sections
+from harness.planning.answers import Answers
+from harness.planning.parts import Parts
 from harness.watchdog import Watchdog
 from synthetic import record
 
@@ -56,6 +59,16 @@ def test_work_that_an_earlier_run_did_is_not_waited_for(outlived: continuity.Con
     assert dog.verdict() is not None
     outlived.continued_tokens = 1000
     assert dog.verdict() is None
+
+
+def test_a_continued_run_says_at_once_how_many_rows_it_takes_over(
+    outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = SimpleNamespace(discard=lambda: None, read=lambda: TABLE)
+    monkeypatch.setattr(Parts, "open", lambda: kept)
+    Answers()
+    assert outlived.continued_rows == 3
+    assert capsys.readouterr().err == "continues an earlier run that was killed: 3 rows are answered\n"
 
 
 COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})

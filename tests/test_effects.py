@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 from harness.comparison.comparability import read_back_differences
-from harness.comparison.effects import Cell, Effect, TooFewTrialsError, estimate, scatter
+from harness.comparison.effects import Cell, Effect, TooFewTrialsError, estimate, scatter, trials_needed
 from harness.comparison.questions import answer, job_s, steady_s_per_token, strategy
 from harness.comparison.sections import group
 from synthetic import SETTINGS, record, trial_of, with_settings
@@ -118,6 +118,14 @@ def test_one_block_is_too_few_trials():
 def test_two_strategies_without_a_twin_are_too_few_to_know_the_noise():
     with pytest.raises(TooFewTrialsError, match="degrees of freedom"):
         estimate(simulated(1, strategies=("naive", "ray")), {"naive": 1, "ray": -1})
+
+
+@pytest.mark.parametrize("strategies", [DEFAULT, DEFAULT[1:], ("naive", "ray"), ("naive", "naive", "ray")])
+def test_the_trials_that_a_verdict_needs_are_known_beforehand(strategies):
+    needed = trials_needed(len(strategies), len(set(strategies)))
+    assert estimate(simulated(0, strategies, blocks=needed), {"naive": 1, "ray": -1})
+    with pytest.raises(TooFewTrialsError):
+        estimate(simulated(0, strategies, blocks=needed - 1), {"naive": 1, "ray": -1})
 
 
 def test_scatter_is_the_noise_of_one_run():

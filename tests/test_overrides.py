@@ -54,6 +54,29 @@ def test_a_bad_override_names_the_variable_the_value_and_what_was_expected(varia
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ({"SEQS": "64"}, "SEQS = '64' in config.py: expected a whole number"),
+        ({"SEQS": 16.5}, "SEQS = 16.5 in config.py: expected a whole number"),
+        ({"SEQS": None}, "SEQS = None in config.py: expected a whole number"),
+        ({"SEQS": True}, "SEQS = True in config.py: expected a whole number"),
+        ({"BYTES": "4 GB"}, "BYTES = '4 GB' in config.py: expected a whole number or none"),
+        ({"EAGER": 1}, "EAGER = 1 in config.py: expected true or false"),
+        ({"NEW": 1}, "NEW in config.py: expected its type, as in NEW: int = 1, found none"),
+    ],
+)
+def test_a_knob_edited_to_another_type_is_refused_by_name(edit: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        overrides.apply(knobs() | edit, {})
+    assert str(error.value) == said
+
+
+def test_a_whole_number_does_for_a_number_and_none_for_an_optional_one() -> None:
+    overrides.apply(knobs() | {"SHARE": 1, "BYTES": None}, {})
+    overrides.apply(knobs() | {"SHARE": 0.5, "BYTES": 7}, {})
+
+
 def test_a_single_override_wins_over_the_profile_and_workers_get_the_result() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
     environment |= {"BENCH_PROFILE": "local-cpu", "BENCH_MAX_NUM_SEQS": "32"}
@@ -88,3 +111,18 @@ def test_a_relative_folder_to_write_to_is_looked_up_from_config_whether_it_is_th
     overrides.apply(config, {})
     found = [config[name] for name in ("RESULTS_PATH", "OUTPUT_PATH", "MODEL_NAME", "INPUT_PATH")]
     assert found == [str(SUITE / "not" / "yet"), str(SUITE / "results"), "Qwen/Qwen3-8B", "s3://bucket/x"]
+
+
+def test_a_relative_dataset_or_model_is_found_from_the_working_directory_where_config_has_none_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have another working directory: left relative, preflight would find the file and they would not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".local").mkdir()
+    (tmp_path / "my.parquet").touch()
+    config = {**knobs(), "MODEL_NAME": ".local", "INPUT_PATH": "my.parquet"}
+    overrides.apply(config, {})
+    assert (config["MODEL_NAME"], config["INPUT_PATH"]) == (str(tmp_path / ".local"), str(tmp_path / "my.parquet"))
+    config = {**knobs(), "MODEL_NAME": "profiles", "INPUT_PATH": "./nowhere"}
+    overrides.apply(config, {})
+    assert (config["MODEL_NAME"], config["INPUT_PATH"]) == (str(SUITE / "profiles"), str(SUITE / "nowhere"))

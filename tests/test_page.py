@@ -420,6 +420,14 @@ def test_a_table_reads_the_same_in_all_three_forms():
     assert '<td>a&lt;b</td><td class="figure">1.0</td>' in table.html()
 
 
+def test_a_knobs_name_in_a_heading_breaks_between_its_words_not_its_letters():
+    table = Table("Conditions", ("OUTPUT_LEN_MAX",), [("512",)])
+    assert "OUTPUT_<wbr>LEN_<wbr>MAX" in table.html()
+    assert "OUTPUT\\_LEN\\_MAX" in table.markdown()
+    screen = page.STYLE.partition("@media print")[0]
+    assert "anywhere" not in screen
+
+
 def test_the_report_is_made_from_the_record_file(tmp_path):
     for run in comparison(1):
         record_file.append(run, tmp_path)
@@ -452,3 +460,21 @@ def test_a_run_by_hand_does_not_set_apart_those_of_a_comparison():
 def test_knobs_of_all_strategies_part_sections():
     assert len(group([record(config={"MAX_NUM_SEQS": 1}), record()])) == 2
     assert len(group([record(config={"RAY_NUM_CPUS": n}) for n in (1, 2)])) == 2
+
+
+def test_knobs_of_the_generator_and_of_live_traffic_part_no_section_and_are_no_condition(tmp_path):
+    others = {"DATASET_ROWS": 200_000, "SERVING_RATES": 7}
+    runs = [record(config=others), record(config={"DATASET_ROWS": 512, "SERVING_RATES": 5})]
+    assert len(group(runs)) == 1
+    html, markdown = written(tmp_path, [record(config=others)])
+    assert "200000" not in html + markdown
+    assert "SERVING" not in html + markdown
+
+
+def test_runs_that_were_all_refused_are_listed_without_an_empty_table_or_chart(tmp_path):
+    refused = failed("naive-batch", "no GPU", config={"CONCURRENCY": 128}) | {"status": "refused", "wall_s": None}
+    html, markdown = written(tmp_path, [record(), refused])
+    assert "no GPU" in markdown
+    assert "0 of 1" not in markdown
+    assert html.count("<h3>") == 1
+    assert "0 of 1" not in page.as_text([record(), refused], tmp_path, None)

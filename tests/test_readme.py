@@ -25,7 +25,8 @@ SEEN_ELSEWHERE = (
 
 def commands() -> list[str]:
     """Every line of every fenced block without a language, less its comment."""
-    blocks = [block for readme in READMES for block in re.findall(r"```\n(.*?)```", readme.read_text(), re.DOTALL)]
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    blocks = [block for readme in READMES for language, block in fence.findall(readme.read_text()) if not language]
     lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
     return sorted({line for line in lines if line and line not in SEEN_ELSEWHERE})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import config
 import pytest
-from harness import machine, record_file, records, schema
+from harness import machine, record_file, records, results_block, schema
 from harness.comparison import comparability
 from harness.report import page as report_page
 from harness.serving import page as serving_page
@@ -337,3 +337,18 @@ def test_runs_pinned_to_fewer_cores_are_not_compared_with_others():
     cores = [record(hardware={**record()["hardware"], "usable_cpus": n}) for n in (1, 2)]
     assert comparability.differences(*cores) == ["usable_cpus: 1 / 2"]
     assert comparability.differences(cores[0], record()) == []
+
+
+def test_the_block_for_people_shows_the_knobs_that_a_run_reads_and_no_others() -> None:
+    knobs = {"DATASET_ROWS": 200_000, "DATASETS_PATH": "sets", "SERVING_RATES": 5}
+    lines = results_block.lines(record(config=knobs))
+    assert "    MAX_NUM_SEQS = 64" in lines
+    assert "    DATASETS_PATH = 'sets'" in lines
+    assert not [line for line in lines if "SERVING_" in line or "DATASET_" in line]
+
+
+def test_the_rate_for_people_leaves_out_rows_that_an_earlier_run_answered() -> None:
+    whole = record(wall_s=40.0)
+    assert "prompts/s:     10.0 whole job" in results_block.lines(whole)
+    continued = record(wall_s=40.0, rows={"continued": 100})
+    assert "prompts/s:     7.5 whole job" in results_block.lines(continued)

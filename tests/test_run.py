@@ -176,3 +176,12 @@ def test_what_libraries_print_is_kept_off_stdout_also_after_the_record(
     assert "talks" not in output
     assert "a library talks" in errors
     assert "a raylet complains" in errors
+
+
+def test_a_run_that_keeps_its_answers_says_in_which_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", f"{tmp_path}/answers")
+    Ended(pa.table)._write(pa.table({"id": [1], "output": ["a"]}))
+    (file,) = (tmp_path / "answers").iterdir()
+    assert capsys.readouterr().err == f"answers: {file}\n"

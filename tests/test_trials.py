@@ -97,9 +97,17 @@ def test_a_comparison_runs_every_strategy_and_a_twin_in_each_block_and_ends_in_t
     assert out.splitlines()[-1] == f"report: {suite / 'results' / 'report.html'}"
     assert "fake-fast-again" in out
     assert "[12/12] trial 2" in err
+    assert "--trials 2 gives times but cannot say who wins: that takes --trials 3\n" in err
     assert "left" in err
     for made in stored(suite):
         assert schema.problems(made) == []
+
+
+def test_one_strategy_or_enough_trials_are_not_called_too_few(suite):
+    _, _, err = compare(suite, "--strategies", "fake-fast", "--datasets", "one.parquet", "--trials", "1")
+    assert "who wins" not in err
+    _, _, err = compare(suite, *TWO, "--datasets", "one.parquet", "--trials", "3")
+    assert "who wins" not in err
 
 
 def test_the_order_is_random_within_blocks_recorded_and_follows_from_the_comparisons_name():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import config
 from harness import overrides, record_file, records, remote_records, schema
-from harness.comparison import launcher, trials
+from harness.comparison import effects, launcher, trials
 from harness.comparison.progress import Progress
 from harness.comparison.refusals import Refusals
 from harness.comparison.trials import Trial
@@ -110,7 +110,15 @@ def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
     todo = trials.left(planned, known, options.retry_failed)
     hint = "" if todo else "; --new runs it again, more --trials add to it"
     print(f"comparison {name}: {len(todo)} of {len(planned)} runs are left{hint}", file=sys.stderr)
+    _say_if_too_few(options.trials, labels)
     return planned, todo
+
+
+def _say_if_too_few(given: int, labels: dict[str, str]) -> None:
+    """Before hours are spent on runs that cannot tell who wins."""
+    strategies = len(set(labels.values()))
+    if strategies > 1 and given < (needed := effects.trials_needed(len(labels), strategies)):
+        print(f"--trials {given} gives times but cannot say who wins: that takes --trials {needed}", file=sys.stderr)
 
 
 def report(comparison: str | None = None) -> int:

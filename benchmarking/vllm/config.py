@@ -4,7 +4,8 @@
     BENCH_PROFILE=local-cpu python benchmarking/vllm/naive-batch.py
 
 An override is `BENCH_` + the knob's name and is parsed by the knob's type (`none` clears an optional one).
-`BENCH_PROFILE` names a file in `profiles/` that sets many knobs at once; single overrides win over it.
+`BENCH_PROFILE` names a file in `profiles/` that sets many knobs at once: it wins over what is edited here, and single
+overrides win over it.
 An unknown or unreadable override stops the run and names what was expected.
 """
 
@@ -14,11 +15,11 @@ from harness import overrides, quiet, requirements, results_block
 
 # --- Model and data -----------------------------------------------------------------------------------------
 
-# A hub id or a local folder; a relative folder is looked up from this file.
+# A hub id or a local folder; a relative folder is looked up from this file, then from where the script was started.
 MODEL_NAME: str = "Qwen/Qwen3-8B"
 # vLLM's load format. "auto" reads real weights; "dummy" draws random ones: same arithmetic, no download.
 LOAD_FORMAT: str = "auto"
-# One Parquet file or a folder of them, local or S3, with the columns `id` and `prompt`.
+# One Parquet file or a folder of them, local (relative: as above) or S3, with the columns `id` and `prompt`.
 INPUT_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned/200k_0-5_512.parquet"
 # Where generate_data.ipynb writes its datasets: a local folder or an S3 prefix.
 DATASETS_PATH: str = "s3://my-bucket/vllm-prefix-caching-partitioned"
@@ -129,8 +130,8 @@ RAY_NUM_CPUS: int | None = None
 # the READMEs quote: a run of yours does not change them. On S3, for a Ray job or a pod, each run is an object of its
 # own; `python -m harness.remote_records` fetches them.
 RESULTS_PATH: str = "../../.local/results"
-# Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local or S3. None discards them
-# once they are checked.
+# Folder for the answers (`id`, `output`), one Parquet file a run, named by its run_id; local (a relative one beside
+# this file) or S3. None discards them once they are checked.
 OUTPUT_PATH: str | None = None
 # The suite's commit, for records of a copy that has no git repository; none asks git.
 COMMIT: str | None = None

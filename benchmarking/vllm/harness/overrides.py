@@ -23,6 +23,8 @@ PROFILE_VARIABLE = PREFIX + "PROFILE"
 SUITE_DIR = Path(__file__).resolve().parents[1]
 LOCAL_PATHS = ("MODEL_NAME", "INPUT_PATH", "DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
 WRITTEN_PATHS = ("DATASETS_PATH", "RESULTS_PATH", "OUTPUT_PATH")
+# How the names of knobs begin that no strategy's run reads: the datasets' generator's, and live traffic's.
+NOT_OF_RUNS = ("DATASET_", "SERVING_")
 
 
 class ConfigError(ValueError):
@@ -32,9 +34,11 @@ class ConfigError(ValueError):
 def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Overrides the knobs in `config`, a module's globals: profile first, then single variables.
 
-    Raises ConfigError for an unknown name, an unreadable value or a missing profile.
+    Raises ConfigError for an unknown name, an unreadable value, a missing profile, or a knob that was edited to
+    another type than its own.
     """
     knobs = knob_types(config)
+    _check_edits(config, knobs)
     for name, value in _profile(environ, knobs).items():
         config[name] = value
     for variable, text in environ.items():
@@ -46,6 +50,17 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             # Taken for a relative path, it would be the suite's own folder.
             raise ConfigError(f"{name} {config[name]!r}: expected a path or a name. Set {PREFIX}{name}, or unset it")
         config[name] = absolute(config[name], written=name in WRITTEN_PATHS)
+
+
+def _check_edits(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> None:
+    for name, hint in knobs.items():
+        options = typing.get_args(hint) or (hint,)
+        # A whole number is a number; true and false are none.
+        fitting = {type(config[name]), float} if type(config[name]) is int else {type(config[name])}
+        if not fitting & set(options):
+            raise ConfigError(f"{name} = {config[name]!r} in config.py: expected {_expectation(options)}")
+    if bare := [name for name in config if name.isupper() and name not in knobs]:
+        raise ConfigError(f"{bare[0]} in config.py: expected its type, as in {bare[0]}: int = 1, found none")
 
 
 def apply_or_exit(config: dict[str, Any]) -> None:
@@ -95,12 +110,16 @@ def parse(variable: str, text: str, hint: Any) -> Any:
 
 
 def absolute(path: str | None, written: bool = False) -> str | None:
-    """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; hub ids and URLs as
-    they are."""
+    """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; or else one that
+    exists below the working directory, which workers do not share; hub ids and URLs as they are."""
     if path is None or "://" in path or Path(path).is_absolute():
         return path
-    local = SUITE_DIR / path
-    return str(local.resolve()) if written or local.exists() or path.startswith(".") else path
+    local, here = SUITE_DIR / path, Path.cwd() / path
+    if written or local.exists():
+        return str(local.resolve())
+    if here.exists():
+        return str(here.resolve())
+    return str(local.resolve()) if path.startswith(".") else path
 
 
 def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from harness.overrides import NOT_OF_RUNS
+
 WIDTH = 78
 
 
@@ -23,7 +25,7 @@ def lines(record: dict[str, Any]) -> list[str]:
         *_work(record),
         *(f"warning:       {warning}" for warning in record["warnings"] or []),
         "configuration:",
-        *(f"    {name} = {value!r}" for name, value in record["config"].items()),
+        *(f"    {name} = {value!r}" for name, value in record["config"].items() if not name.startswith(NOT_OF_RUNS)),
     ]
 
 
@@ -49,7 +51,7 @@ def _work(record: dict[str, Any]) -> list[str]:
     rows, tokens, wall_s = record["rows"], record["tokens"], record["wall_s"]
     found = [
         f"rows:          {rows['in']} in, {rows['out']} out",
-        f"prompts/s:     {rows['out'] / wall_s:.1f} whole job",
+        f"prompts/s:     {(rows['out'] - (rows.get('continued') or 0)) / wall_s:.1f} whole job",
     ]
     if tokens:
         found += [

@@ -138,7 +138,9 @@ class Run:
         if config.OUTPUT_PATH is not None:
             files, folder = storage.filesystem(config.OUTPUT_PATH)
             files.create_dir(folder)
-            pq.write_table(table, f"{folder}/{self._record['run_id']}.parquet", filesystem=files)
+            file = f"{self._record['run_id']}.parquet"
+            pq.write_table(table, f"{folder}/{file}", filesystem=files)
+            print(f"answers: {config.OUTPUT_PATH.rstrip('/')}/{file}", file=sys.stderr)
         if continuity.current.answers_written is not None:
             continuity.current.answers_written()
 

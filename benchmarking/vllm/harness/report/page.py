@@ -25,7 +25,7 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; margin: 1em 0 .3em; font-size: 13px; display: block; overflow-x: auto }
 caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space: nowrap }
-th { max-width: 9em; overflow-wrap: anywhere } td:first-child { white-space: nowrap }
+th { max-width: 9em } td:first-child { white-space: nowrap }
 td + td { max-width: 14em; overflow-wrap: break-word }
 th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
 .figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
@@ -34,7 +34,7 @@ figure { margin: 1.2em 0; break-inside: avoid } figcaption { font-weight: bold; 
 svg { max-width: 100%; height: auto }
 @media print {
 body { max-width: none; margin: 0 } table { display: table; font-size: 9px }
-td { overflow-wrap: anywhere } h2 { break-after: avoid } }
+th, td { overflow-wrap: anywhere } h2 { break-after: avoid } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -72,6 +72,7 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
     if not good:
         return [Heading("No results yet"), Notes([f"{results_path} holds no usable record.", *problems])]
     groups = sections.group(good)
+    begun = _begun(groups)
     bounds = best.load(results_path)
     if price is None:
         problems.append("Cost is in GPU-seconds: GPU_PRICE_PER_HOUR is not set.")
@@ -82,13 +83,13 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         Heading("Limitations"),
         Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
         Heading("Results"),
-        *(summary.results(section, bounds, price) for section in groups),
+        *(summary.results(section, bounds, price) for section in begun),
         *_if_any(summary.failures(groups)),
         *_if_any(summary.set_apart(groups)),
         Heading("Who wins, by how much, and how sure that is"),
         *_questions(groups),
         Heading("Charts"),
-        *(Chart(chart) for section in groups for chart in _charts(section, results_path)),
+        *(Chart(chart) for section in begun for chart in _charts(section, results_path)),
         Chart(curves.crossover(verdicts.crossings(groups, bounds))),
         Heading("Runs"),
         summary.every_run(groups),
@@ -119,12 +120,17 @@ def as_text(records: Sequence[Record], results_path: Path, price: float | None, 
     # One trial answers no question: its verdicts would all be "too few trials".
     tables = [
         table
-        for section in groups
+        for section in _begun(groups)
         for table in (summary.results(section, bounds, price), verdicts.of(section))
         if table is not None and (table.rows and not _unanswered(table))
     ]
     extra = [*_if_any(summary.failures(groups)), *_if_any(summary.set_apart(groups))]
     return "\n\n".join(table.text() for table in (*tables, *extra) if isinstance(table, Table) and table.rows)
+
+
+def _begun(groups: Sequence[sections.Section]) -> list[sections.Section]:
+    """Without sections whose every run was refused: those are listed, but have nothing to show or draw."""
+    return [section for section in groups if any(run["status"] != "refused" for run in section.runs)]
 
 
 def _unanswered(table: Table) -> bool:

@@ -41,7 +41,7 @@ class Table:
         )
 
     def html(self) -> str:
-        head = "".join(f"<th{self._class(i)}>{html.escape(name)}</th>" for i, name in enumerate(self.header))
+        head = "".join(f"<th{self._class(i)}>{_breakable(name)}</th>" for i, name in enumerate(self.header))
         rows = "".join(f"<tr>{''.join(self._cell(i, cell) for i, cell in enumerate(row))}</tr>" for row in self.rows)
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f"<caption>{html.escape(self.title)}</caption>"
@@ -63,6 +63,11 @@ class Table:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         return "  ".join(cells).rstrip()
+
+
+def _breakable(name: str) -> str:
+    """A knob's name breaks between its words, not its letters."""
+    return html.escape(name).replace("_", "_<wbr>")
 
 
 def markdown_text(text: str) -> str:
