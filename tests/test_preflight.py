@@ -162,7 +162,32 @@ def test_other_columns_types_or_no_rows_are_refused(table: dict[str, Any], found
 
 def test_ids_of_another_type_in_another_file_are_refused() -> None:
     write(prompts=["good"], ids=["x"], file="1.parquet")
-    assert "expected ids of type int64 in every file, found string from row 3 on" in refused()[0]
+    types = "1.parquet): expected ['id', 'prompt'] of types ['int64', 'string'] as in the first file, found "
+    assert types + "['string', 'string']" in refused()[0]
+
+
+def test_a_file_without_rows_must_have_the_same_types_since_readers_take_them_for_all() -> None:
+    write(prompts=pa.array([], pa.null()), ids=pa.array([], pa.null()), file="1.parquet")
+    assert "1.parquet): expected ['id', 'prompt'] of types" in refused()[0]
+    write(prompts=pa.array([], pa.large_string()), ids=pa.array([], pa.int64()), file="1.parquet")
+    assert preflight.run([0]).rows == 3
+
+
+@pytest.mark.parametrize("garbled", [b"\xff\xfe", b"a \xed\xa0\x80"], ids=["latin", "half a surrogate pair"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_that_is_not_utf8_is_named_by_its_row(garbled: bytes, kind: pa.DataType) -> None:
+    raw = pa.array([b"fine", garbled, None, b"fine"], pa.binary() if kind == pa.string() else pa.large_binary())
+    text = pa.Array.from_buffers(kind, 4, raw.buffers())
+    write(prompts=text)
+    expected = "expected text in UTF-8 in every id and prompt, found 1 rows with other bytes; first: row 1. "
+    assert refused()[0].startswith(expected)
+    write(prompts=["a", "b", "c", "d"], ids=text)
+    assert refused()[0].startswith(expected)
+
+
+def test_the_name_of_a_row_is_cut_where_its_id_is_a_text_of_megabytes() -> None:
+    write(prompts=["good", ""], ids=["a", "x" * 10_000_000])
+    assert len(refused()[0]) < 300
 
 
 def test_repeated_ids_are_refused_and_repeated_prompts_are_not() -> None:
