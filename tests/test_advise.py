@@ -307,6 +307,7 @@ def test_knobs_that_no_run_would_start_with_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--kv-tokens", "9" * 20], "argument --kv-tokens: expected a whole number of at most 2,147,483,647, found"),
         (["--engines", "0"], "argument --engines: expected a whole number of at least 1, found '0'"),
         (["--kv-tokens", "many"], "argument --kv-tokens: expected a whole number of at least 1, found 'many'"),
         (["--price", "nan"], "argument --price: expected a finite number of at least 0, found 'nan'"),

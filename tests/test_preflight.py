@@ -330,6 +330,8 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "expected one of fixed, uniform, log-uniform, found 'normal'"),
         ({"OUTPUT_LEN_MIN": 9, "OUTPUT_LEN_MAX": 8}, "expected 1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX, found 9 and 8"),
         ({"OUTPUT_LEN": 64}, "expected outputs of 1 to 63 tokens (MAX_MODEL_LEN less a token of the prompt), found 64"),
+        ({"RAY_BLOCKS": 10**9}, "expected RAY_BLOCKS of at most 100,000, found 1,000,000,000. Set RAY_BLOCKS"),
+        ({"OUTPUT_LEN": 2**31, "MAX_MODEL_LEN": 2**40}, "expected MAX_MODEL_LEN of at most 2,147,483,647, found"),
         ({"CONCURRENCY": 0}, "expected CONCURRENCY of at least 1, found 0"),
         ({"BLOCK_SIZE": 0, "KV_CACHE_MEMORY_BYTES": 2**20}, "expected BLOCK_SIZE of at least 1, found 0"),
         ({"NAIVE_PARTITIONS": 0}, "expected NAIVE_PARTITIONS of at least 1, found 0"),

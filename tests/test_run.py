@@ -1,6 +1,7 @@
 """However a run ends, there is a record that says why, and its processes are ended. No Ray, no engine."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -63,6 +64,13 @@ def counted(messages: list[dict[str, Any]], before: int = 0) -> list[dict[str, A
 
     at = {"ready": totals(before), "sample": totals(before + 2)}
     return [{**said, "counters": at[said["kind"]]} if "counters" in said else said for said in messages]
+
+
+class FullDisk(io.BytesIO):
+    """Takes nothing, and keeps what it is given from being tried again."""
+
+    def write(self, _: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 BOTH_ROWS = pa.table({"id": [1, 2], "output": ["a", "b"]})
@@ -154,6 +162,17 @@ def test_a_full_disk_leaves_the_record_on_stdout_and_no_process(
     assert json.loads(said.out.splitlines()[-1])["status"] == "ok"
     assert "No space left on device" in said.err
     assert len(left) == 1
+
+
+def test_a_stdout_that_takes_no_more_changes_neither_how_the_run_ended_nor_its_record(
+    tmp_path: Path, left: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(FullDisk()))
+    assert Ended(lambda: BOTH_ROWS, counted(story("a"))).execute() == "ok"
+    assert ([record["status"] for record in record_file.load(tmp_path)], len(left)) == (["ok"], 1)
+    monkeypatch.setattr(sys, "stdout", None)  # as `>&-` leaves it
+    assert Ended(lambda: BOTH_ROWS, counted(story("a"))).execute() == "ok"
 
 
 def test_only_processes_of_this_node_are_ended(left: list[Any]) -> None:

@@ -177,9 +177,7 @@ class Run:
         try:
             recorded = self._append()
             # Before the processes end: where Ray has lost its own, leaving it can end this one too.
-            with redirect_stdout(self._stdout):
-                config.print_benchmark_results(self._record)
-                sys.stdout.flush()
+            self._show()
         finally:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))
@@ -187,6 +185,15 @@ class Run:
             # Last of all, below the record: it is what the user has to act on.
             print(f"\nrefused: {error}", file=sys.stderr, flush=True)
         return status if recorded or status == "refused" else "failed"
+
+    def _show(self) -> None:
+        """Prints the results. A reader that has gone, as `head` does, or a full disk changes not how the run ended."""
+        try:
+            with redirect_stdout(self._stdout):
+                config.print_benchmark_results(self._record)
+                print(end="", flush=True)
+        except OSError as error:
+            print(f"expected to print the record on stdout, found: {error.strerror}", file=sys.stderr)
 
     def _with_losses(self, error: str) -> str:
         """Which node or process went away, then what that led to."""

@@ -79,8 +79,8 @@ def _refuse_other_types(first: pa.Schema, this: pa.Schema, columns: list[str], w
     expected, found = ([_type_name(schema.field(name)) for name in columns] for schema in (first, this))
     if expected != found:
         raise ValueError(
-            f"{where}: expected {columns} of types {expected} as in the first file, found {found}. Convert one, or move "
-            "it away where it has no rows"
+            f"{where}: expected {columns} of types {expected} as in the first file, found {found}. Convert one of the "
+            "two, or move one that has no rows away"
         )
 
 

@@ -57,7 +57,11 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
         table: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return table
-    return [_row(path, number, line) for number, line in enumerate(path.read_text().splitlines()) if line.strip()]
+    return [
+        _row(path, number, line)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines())
+        if line.strip()
+    ]
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:
