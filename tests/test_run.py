@@ -42,7 +42,7 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[list[
     calls: list[list[int]] = []
     monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
     monkeypatch.setattr(cluster, "disconnect", lambda _, pids: calls.append(list(pids)))
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield calls
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -101,7 +101,7 @@ def test_a_run_that_fails_a_check_is_invalid_and_says_which(
     assert (error or "") in (record["error"] or "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
     number: signal.Signals, tmp_path: Path, left: list[Any]
 ) -> None:
@@ -113,6 +113,18 @@ def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
 
     assert Ended(stop).execute() == "failed"
     assert recorded(tmp_path)["error"] == f"stopped by {number.name}"
+    assert len(left) == 1
+
+
+def test_a_run_under_nohup_goes_on_when_its_terminal_is_gone(left: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def hang_up() -> pa.Table:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return BOTH_ROWS
+
+    assert Ended(hang_up, counted(story("a"))).execute() == "ok"
     assert len(left) == 1
 
 

@@ -232,15 +232,26 @@ class Run:
         return True
 
     def _catch_signals(self) -> None:
-        """Ctrl-C and SIGTERM end the run with a record; a second one must not cost it."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        """Ctrl-C, SIGTERM and a terminal that goes away end the run with a record; a second one must not cost it."""
+        kept = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # `nohup` ignores it
+        for number in (signal.SIGINT, signal.SIGTERM, *kept):
             signal.signal(number, self._interrupted)
 
     def _interrupted(self, number: int, _frame: Any) -> None:
+        if number == signal.SIGHUP:
+            _do_without_terminal()
         if not self._closing.locked():
             # Kept aside, because Ray raises a KeyboardInterrupt of its own in its place.
             self._stopped_by = f"stopped by {signal.Signals(number).name}"
             raise KeyboardInterrupt
+
+
+def _do_without_terminal() -> None:
+    """Once it is gone, whatever is said on stderr raises, and would cost the record."""
+    try:
+        os.write(2, b"\n")
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _cause(error: BaseException) -> str:

@@ -50,8 +50,9 @@ def load(path: str | Path, tokenizer: Any = None) -> list[Request]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        raise TraceError(f"{path}: expected a trace (.jsonl or .parquet), found no such file")
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise TraceError(f"{path}: expected a trace (.jsonl or .parquet), found {found}")
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
