@@ -34,6 +34,13 @@ def not_negative(text: str) -> float:
     return value
 
 
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    if not (value := not_negative(text)):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return value
+
+
 def new_file(text: str) -> Path:
     """A file to be written, in a folder that is there: known before hours of work, not after."""
     path = Path(text)
