@@ -328,7 +328,7 @@ def test_arguments_that_mean_nothing_are_refused_by_name(
 def test_a_plot_that_cannot_be_written_after_all_is_refused(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
