@@ -308,6 +308,7 @@ def test_knobs_that_no_run_would_start_with_or_no_forecast_follows_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--kv-tokens", "9" * 20], "argument --kv-tokens: expected a whole number of at most 2,147,483,647, found"),
         (["--engines", "0"], "argument --engines: expected a whole number of at least 1, found '0'"),
         (["--kv-tokens", "many"], "argument --kv-tokens: expected a whole number of at least 1, found 'many'"),
         (["--price", "nan"], "argument --price: expected a finite number of at least 0, found 'nan'"),
@@ -328,7 +329,7 @@ def test_arguments_that_mean_nothing_are_refused_by_name(
 def test_a_plot_that_cannot_be_written_after_all_is_refused(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)

@@ -277,6 +277,10 @@ def test_knobs_that_no_run_would_start_with_measure_nothing(script: str) -> None
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [
+        ("probe-cost.py", ["--rounds", "0"], "--rounds: expected a whole number of at least 1, found '0'"),
+        ("client-capacity.py", ["--rate", "0"], "--rate: expected a number above 0, found '0'"),
+        ("serving-parity.py", ["--seconds", "nan"], "--seconds: expected a finite number of at least 0, found 'nan'"),
+        ("forecast-scaling.py", ["0"], "rows: expected a whole number of at least 1, found '0'"),
         ("simulate.py", ["--engines", "0"], "--engines: expected a whole number of at least 1, found '0'"),
         ("simulate.py", ["--prefixes", "8", "-1"], "--prefixes: expected a whole number of at least 0, found '-1'"),
         ("simulate.py", ["--prefixes"], "--prefixes: expected at least one argument"),

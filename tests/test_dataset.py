@@ -1,5 +1,6 @@
 """Datasets on disk: eight files, an honest manifest, the same bytes every time, and a fingerprint of what they hold."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import config
 import daft
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from harness.data import dataset, generator
+from harness.data import dataset, generator, storage
 from harness.data.prompts import Shape
 from harness.data.storage import StorageError
 from vllm.benchmarks.datasets import PrefixRepetitionRandomDataset
@@ -257,6 +259,21 @@ def test_a_manifest_that_cannot_be_read_is_named(tokenizer: Any, tmp_path: Path)
     (tmp_path / "100_0-5_3.manifest.json").write_text("{")
     with pytest.raises(StorageError, match=r"100_0-5_3\.parquet \(manifest\)"):
         generator.make(SHAPE, tokenizer, str(tmp_path))
+
+
+@pytest.mark.parametrize(("files", "seed"), [(0, 42), (-1, 42), (8, -1)])
+def test_no_files_and_no_seed_are_refused_by_their_knobs(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, seed: int
+) -> None:
+    monkeypatch.setattr(config, "DATASET_FILES", files)
+    with pytest.raises(ValueError, match=f"DATASET_FILES of at least 1 and .* found {files} and {seed}"):
+        generator.make(dataclasses.replace(SHAPE, seed=seed), tokenizer, str(tmp_path))
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "gs://bucket/x"])
+def test_a_url_without_a_bucket_or_of_another_store_says_what_was_expected(url: str) -> None:
+    with pytest.raises(StorageError, match="expected a local path or s3://bucket/path"):
+        storage.filesystem(url)
 
 
 def test_a_missing_column_is_named_with_those_found(tmp_path: Path) -> None:

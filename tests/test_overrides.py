@@ -36,10 +36,13 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_SEQS", "many", "BENCH_SEQS='many': expected a whole number"),
         ("BENCH_SEQS", "1.5", "BENCH_SEQS='1.5': expected a whole number"),
         ("BENCH_SEQS", "none", "BENCH_SEQS='none': expected a whole number"),
+        ("BENCH_SEQS", "9223372036854775808", "expected a whole number below 2^63"),
+        ("BENCH_DATASETS_PATH", "a\udcff", r"BENCH_DATASETS_PATH='a\udcff': expected text"),
+        ("BENCH_PROFILE", "x" * 300, "expected one of ['h200', 'local-cpu', 'local-gpu']"),
         ("BENCH_SHARE", "nan", "BENCH_SHARE='nan': expected a finite number"),
         ("BENCH_SHARE", "inf", "BENCH_SHARE='inf': expected a finite number"),
         ("BENCH_EAGER", "yes", "BENCH_EAGER='yes': expected true or false"),
-        ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number or none"),
+        ("BENCH_BYTES", "x", "BENCH_BYTES='x': expected a whole number below 2^63 or none"),
         ("BENCH_SEQZ", "1", "BENCH_SEQZ: no knob SEQZ in config.py; did you mean SEQS?"),
         ("BENCH_MODEL_NAME", "", "MODEL_NAME '': expected a path or a name. Set BENCH_MODEL_NAME, or unset it"),
         ("BENCH_RESULTS_PATH", " ", "RESULTS_PATH ' ': expected a path or a name. Set BENCH_RESULTS_PATH, or unset it"),
@@ -55,26 +58,46 @@ def test_a_bad_override_names_the_variable_the_value_and_what_was_expected(varia
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("name", "value", "expected"),
     [
-        ({"SEQS": "64"}, "SEQS = '64' in config.py: expected a whole number"),
-        ({"SEQS": 16.5}, "SEQS = 16.5 in config.py: expected a whole number"),
-        ({"SEQS": None}, "SEQS = None in config.py: expected a whole number"),
-        ({"SEQS": True}, "SEQS = True in config.py: expected a whole number"),
-        ({"BYTES": "4 GB"}, "BYTES = '4 GB' in config.py: expected a whole number or none"),
-        ({"EAGER": 1}, "EAGER = 1 in config.py: expected true or false"),
-        ({"NEW": 1}, "NEW in config.py: expected its type, as in NEW: int = 1, found none"),
+        ("SEQS", "64", "a whole number below 2^63"),
+        ("SEQS", 64.0, "a whole number below 2^63"),
+        ("SEQS", None, "a whole number below 2^63"),
+        ("SEQS", True, "a whole number below 2^63"),
+        ("SEQS", -(2**63), "a whole number below 2^63"),
+        ("SHARE", float("nan"), "a finite number"),
+        ("EAGER", 1, "true or false"),
+        ("BYTES", [7], "a whole number below 2^63 or none"),
+        ("INPUT_PATH", Path("x"), "text"),
     ],
 )
-def test_a_knob_edited_to_another_type_is_refused_by_name(edit: dict[str, object], said: str) -> None:
+def test_a_value_of_another_type_in_config_itself_is_refused_too(name: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
-        overrides.apply(knobs() | edit, {})
-    assert str(error.value) == said
+        overrides.apply({**knobs(), name: value}, {})
+    assert str(error.value) == f"{name} = {value!r} in config.py: expected {expected}"
 
 
-def test_a_whole_number_does_for_a_number_and_none_for_an_optional_one() -> None:
-    overrides.apply(knobs() | {"SHARE": 1, "BYTES": None}, {})
-    overrides.apply(knobs() | {"SHARE": 0.5, "BYTES": 7}, {})
+def test_a_whole_number_is_as_good_where_a_fraction_is_expected() -> None:
+    overrides.apply({**knobs(), "SHARE": 1}, {})
+
+
+@pytest.mark.parametrize("content", [b"SEQS = [", b"\xff\xfe"])
+def test_a_profile_that_is_no_toml_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(overrides, "SUITE_DIR", tmp_path)
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"profiles/mine\.toml: expected TOML, found: "):
+        overrides.apply(knobs(), {"BENCH_PROFILE": "mine"})
+
+
+def test_a_path_may_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert overrides.absolute("~/records", written=True) == "/home/someone/records"
+
+
+def test_a_knob_without_a_type_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"NEW in config\.py: expected its type, as in NEW: int = 1, found none"):
+        overrides.apply(knobs() | {"NEW": 1}, {})
 
 
 def test_a_single_override_wins_over_the_profile_and_workers_get_the_result() -> None:

@@ -162,7 +162,32 @@ def test_other_columns_types_or_no_rows_are_refused(table: dict[str, Any], found
 
 def test_ids_of_another_type_in_another_file_are_refused() -> None:
     write(prompts=["good"], ids=["x"], file="1.parquet")
-    assert "expected ids of type int64 in every file, found string from row 3 on" in refused()[0]
+    types = "1.parquet): expected ['id', 'prompt'] of types ['int64', 'string'] as in the first file, found "
+    assert types + "['string', 'string']" in refused()[0]
+
+
+def test_a_file_without_rows_must_have_the_same_types_since_readers_take_them_for_all() -> None:
+    write(prompts=pa.array([], pa.null()), ids=pa.array([], pa.null()), file="1.parquet")
+    assert "1.parquet): expected ['id', 'prompt'] of types" in refused()[0]
+    write(prompts=pa.array([], pa.large_string()), ids=pa.array([], pa.int64()), file="1.parquet")
+    assert preflight.run([0]).rows == 3
+
+
+@pytest.mark.parametrize("garbled", [b"\xff\xfe", b"a \xed\xa0\x80"], ids=["latin", "half a surrogate pair"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_that_is_not_utf8_is_named_by_its_row(garbled: bytes, kind: pa.DataType) -> None:
+    raw = pa.array([b"fine", garbled, None, b"fine"], pa.binary() if kind == pa.string() else pa.large_binary())
+    text = pa.Array.from_buffers(kind, 4, raw.buffers())
+    write(prompts=text)
+    expected = "expected text in UTF-8 in every id and prompt, found 1 rows with other bytes; first: row 1. "
+    assert refused()[0].startswith(expected)
+    write(prompts=["a", "b", "c", "d"], ids=text)
+    assert refused()[0].startswith(expected)
+
+
+def test_the_name_of_a_row_is_cut_where_its_id_is_a_text_of_megabytes() -> None:
+    write(prompts=["good", ""], ids=["a", "x" * 10_000_000])
+    assert len(refused()[0]) < 300
 
 
 def test_repeated_ids_are_refused_and_repeated_prompts_are_not() -> None:
@@ -314,6 +339,8 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "expected one of fixed, uniform, log-uniform, found 'normal'"),
         ({"OUTPUT_LEN_MIN": 9, "OUTPUT_LEN_MAX": 8}, "expected 1 <= OUTPUT_LEN_MIN <= OUTPUT_LEN_MAX, found 9 and 8"),
         ({"OUTPUT_LEN": 64}, "expected outputs of 1 to 63 tokens (MAX_MODEL_LEN less a token of the prompt), found 64"),
+        ({"RAY_BLOCKS": 10**9}, "expected RAY_BLOCKS of at most 100,000, found 1,000,000,000. Set RAY_BLOCKS"),
+        ({"OUTPUT_LEN": 2**31, "MAX_MODEL_LEN": 2**40}, "expected MAX_MODEL_LEN of at most 2,147,483,647, found"),
         ({"CONCURRENCY": 0}, "expected CONCURRENCY of at least 1, found 0"),
         ({"BLOCK_SIZE": 0, "KV_CACHE_MEMORY_BYTES": 2**20}, "expected BLOCK_SIZE of at least 1, found 0"),
         ({"NAIVE_PARTITIONS": 0}, "expected NAIVE_PARTITIONS of at least 1, found 0"),
@@ -325,6 +352,7 @@ def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: py
         ({"KV_CACHE_MEMORY_BYTES": -1}, "expected KV_CACHE_MEMORY_BYTES of at least 1, found -1"),
         ({"LOAD_FORMAT": "nope"}, "expected one of auto, "),
         ({"GPU_MEMORY_UTILIZATION": 1.5}, "expected GPU_MEMORY_UTILIZATION of 0 to 1, found 1.5"),
+        ({"GPU_MEMORY_UTILIZATION": 0.0}, "expected GPU_MEMORY_UTILIZATION above 0, found 0"),
         ({"ROUTER_PREFIX_MATCH_THRESHOLD": -0.1}, "expected ROUTER_PREFIX_MATCH_THRESHOLD of 0 to 1, found -0.1"),
         (
             {"INPUT_PATH": "s3://b/x", "S3_ENDPOINT_URL": "minio:9000"},

@@ -1,6 +1,7 @@
 """However a run ends, there is a record that says why, and its processes are ended. No Ray, no engine."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -41,7 +42,7 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[list[
     calls: list[list[int]] = []
     monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
     monkeypatch.setattr(cluster, "disconnect", lambda _, pids: calls.append(list(pids)))
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield calls
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -63,6 +64,13 @@ def counted(messages: list[dict[str, Any]], before: int = 0) -> list[dict[str, A
 
     at = {"ready": totals(before), "sample": totals(before + 2)}
     return [{**said, "counters": at[said["kind"]]} if "counters" in said else said for said in messages]
+
+
+class FullDisk(io.BytesIO):
+    """Takes nothing, and keeps what it is given from being tried again."""
+
+    def write(self, _: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 BOTH_ROWS = pa.table({"id": [1, 2], "output": ["a", "b"]})
@@ -93,7 +101,7 @@ def test_a_run_that_fails_a_check_is_invalid_and_says_which(
     assert (error or "") in (record["error"] or "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
     number: signal.Signals, tmp_path: Path, left: list[Any]
 ) -> None:
@@ -105,6 +113,18 @@ def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
 
     assert Ended(stop).execute() == "failed"
     assert recorded(tmp_path)["error"] == f"stopped by {number.name}"
+    assert len(left) == 1
+
+
+def test_a_run_under_nohup_goes_on_when_its_terminal_is_gone(left: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def hang_up() -> pa.Table:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return BOTH_ROWS
+
+    assert Ended(hang_up, counted(story("a"))).execute() == "ok"
     assert len(left) == 1
 
 
@@ -154,6 +174,17 @@ def test_a_full_disk_leaves_the_record_on_stdout_and_no_process(
     assert json.loads(said.out.splitlines()[-1])["status"] == "ok"
     assert "No space left on device" in said.err
     assert len(left) == 1
+
+
+def test_a_stdout_that_takes_no_more_changes_neither_how_the_run_ended_nor_its_record(
+    tmp_path: Path, left: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(FullDisk()))
+    assert Ended(lambda: BOTH_ROWS, counted(story("a"))).execute() == "ok"
+    assert ([record["status"] for record in record_file.load(tmp_path)], len(left)) == (["ok"], 1)
+    monkeypatch.setattr(sys, "stdout", None)  # as `>&-` leaves it
+    assert Ended(lambda: BOTH_ROWS, counted(story("a"))).execute() == "ok"
 
 
 def test_all_processes_of_an_engine_are_ended_and_on_this_node_alone(left: list[Any]) -> None:

@@ -1,5 +1,6 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
+import contextlib
 import json
 import os
 import runpy
@@ -9,6 +10,7 @@ import sys
 
 import browser
 import config
+import psutil
 import pytest
 from harness.overrides import SUITE_DIR
 from harness.preflight import installation
@@ -387,6 +389,43 @@ def test_a_missing_model_a_load_format_or_a_folder_is_refused_before_any_server_
     assert (code, "expected a folder for records that can be written, found " in err) == (3, True)
     code, _, err = scorecard("s3://bucket/results", MODEL_NAME=model_folder)
     assert (code, err) == (3, "refused: expected a local RESULTS_PATH, found s3://bucket/results. Set it to a folder\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "knobs", "code", "said"),
+    [
+        (["--url", ""], {}, 2, "--url '': expected http://host:port"),
+        (["--url", "http://[::1"], {}, 2, "--url 'http://[::1': expected http://host:port"),
+        (["--configurations", ""], {}, 2, "expected a list and a file, found an empty text"),
+        (["--trace", ""], {}, 2, "expected a list and a file, found an empty text"),
+        (["--rates", "1e12"], {}, 3, "expected at most 1,000,000 requests at a rate, found 6,000,000,000,000"),
+        (["--trace", "/"], {}, 3, "/: expected a trace (.jsonl or .parquet), found a folder"),
+        ([], {"SERVING_RETRIES": "-1"}, 3, "SERVING_RETRIES -1: expected a whole number of at least 0"),
+        ([], {"SERVING_SEED": "-1"}, 3, "SERVING_SEED -1: expected a whole number of at least 0"),
+    ],
+)
+def test_what_cannot_be_offered_is_refused_before_any_server_starts(
+    tmp_path, model_folder, arguments, knobs, code, said
+):
+    found, _, err = scorecard(tmp_path, *arguments, MODEL_NAME=model_folder, **knobs)
+    assert (found, said in err, "starting" in err) == (code, True, False)
+
+
+STARTS_A_SERVER = """
+import subprocess, time
+from harness.serving import server
+print(subprocess.Popen(["sleep", "60"], start_new_session=True, preexec_fn=server.end_with_parent).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_server_ends_with_its_scorecard_also_where_that_is_killed():
+    command = [sys.executable, "-c", STARTS_A_SERVER]
+    with subprocess.Popen(command, cwd=SUITE_DIR, stdout=subprocess.PIPE, text=True) as scorecard_process:
+        server = psutil.Process(int(scorecard_process.stdout.readline()))
+        scorecard_process.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert server.status() == psutil.STATUS_ZOMBIE or server.wait(10) is None
 
 
 def test_a_server_elsewhere_needs_no_weights_here_but_a_tokenizer(tmp_path, monkeypatch, model_folder):

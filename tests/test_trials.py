@@ -368,6 +368,59 @@ def test_a_results_folder_that_cannot_be_written_is_refused_before_any_trial(sui
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("records.jsonl", "file"), ("timeseries", "folder"), ("logs", "folder")])
+def test_what_has_the_name_of_something_that_runs_write_is_refused_before_any_trial(suite, name, wanted):
+    (suite / "results").mkdir()
+    in_the_way = suite / "results" / name
+    in_the_way.touch() if wanted == "folder" else in_the_way.mkdir()
+    code, out, err = compare(suite, *TWO)
+    assert (code, out) == (3, "")
+    assert f"refused: preflight: no engine was started\n  1. expected a {wanted} {name} in RESULTS_PATH" in err
+
+
+@pytest.mark.parametrize("option", ["--check", "--report"])
+def test_records_that_are_no_file_are_refused(suite, option):
+    (suite / "results" / "records.jsonl").mkdir(parents=True)
+    code, _, err = compare(suite, option)
+    assert (code, err.startswith("refused: expected records in ")) == (3, True)
+
+
+def test_damaged_records_stop_no_comparison_and_answer_none_of_its_runs(suite):
+    compare(suite, *TWO)
+    path = suite / "results" / "records.jsonl"
+    with path.open("a") as file:
+        for damage in ({"config": None}, {"config": [1]}, {"status": None}, {"status": ["ok"]}):
+            file.write(json.dumps({**stored(suite)[0], **damage}) + "\n")
+        file.write(json.dumps({"schema": 1}) + "\n")
+    code, _, err = compare(suite, *TWO)
+    assert "0 of" in err
+    assert (code, "Traceback" in err) == (0, False)
+
+
+def test_a_comparison_does_not_start_itself(suite):
+    code, _, _ = compare(suite, "--strategies", "compare", "--twin", "none", "--trials", "1")
+    assert (code, [made["status"] for made in stored(suite)]) == (1, ["failed"])
+    assert "COMPARISON_ID" in stored(suite)[0]["error"]
+
+
+def test_a_terminal_without_the_reports_characters_shows_their_codes(suite, monkeypatch):
+    compare(suite, *TWO)
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code, out, _ = compare(suite, "--report")
+    assert code == 0
+    assert r"\xf7" in out
+
+
+def test_a_stdout_that_takes_no_more_ends_a_check_in_one_line(suite):
+    compare(suite, *TWO)
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "compare.py", "--check"]
+        environ = {**os.environ, "BENCH_RESULTS_PATH": str(suite / "results"), "PYTHONUNBUFFERED": "1"}
+        done = subprocess.run(command, cwd=suite, env=environ, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("refused: [Errno 28] No space left on device")
+
+
 def test_check_names_a_run_that_is_there_twice_and_the_report_counts_it_once(suite):
     compare(suite, "--strategies", "fake-fast", "--twin", "none", "--trials", "1")
     path = suite / "results" / "records.jsonl"

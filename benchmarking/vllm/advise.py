@@ -74,7 +74,7 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
 
 def _write(plot: Path, svg: str) -> None:
     try:
-        plot.write_text(svg)
+        plot.write_text(svg, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"--plot: expected a file that can be written, found {error}; give another") from error
 

@@ -20,7 +20,7 @@ import aiohttp
 import config
 import numpy as np
 import uvloop
-from harness import machine
+from harness import arguments, machine
 from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
@@ -30,9 +30,9 @@ GAP_S = 0.2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the load client alone.")
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
-    parser.add_argument("--streams", type=int, default=2000, help="streams open at a time")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rate", type=arguments.above_zero, default=500.0, help="requests a second")
+    parser.add_argument("--streams", type=arguments.at_least(1), default=2000, help="streams open at a time")
+    parser.add_argument("--seconds", type=arguments.above_zero, default=10.0)
     parser.add_argument("--client", choices=("suite", "aiohttp"), help="one of the two alone")
     options = parser.parse_args()
     tokens = round(options.streams / options.rate / GAP_S)

@@ -50,6 +50,9 @@ def main() -> int:
     except record_file.RecordError as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"refused: {error}. Mend it; the same command does what is left", file=sys.stderr)
+        return overrides.REFUSED
     except KeyboardInterrupt:
         print("\ninterrupted; the same command continues with the run that was cut short", file=sys.stderr)
         return 130
@@ -171,7 +174,12 @@ def _options() -> argparse.Namespace:
 
 
 def _refuse_bad(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if config.COMPARISON_ID is not None:
+        # Named as a strategy, this script would start itself, and wait for itself.
+        parser.error(f"COMPARISON_ID {config.COMPARISON_ID}: expected none, which compare.py sets for what it starts")
     for name in {*options.strategies, options.twin} - {"none"}:
+        if Path(name).name != name:
+            parser.error(f"no strategy {name!r}: expected the name of a script beside compare.py, without .py")
         if not _script(name).exists():
             parser.error(f"no strategy {name}: expected {_script(name)}; known are {', '.join(trials.STRATEGIES)}")
     if options.twin not in ("none", *options.strategies):

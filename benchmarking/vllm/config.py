@@ -214,6 +214,7 @@ SERVING_WARMUP_REQUESTS: int = 128
 
 overrides.apply_or_exit(globals())
 quiet.silence_libraries()
+quiet.escape_the_unprintable()
 requirements.name_missing_packages()
 
 # --- Derived; nothing below is a knob -----------------------------------------------------------------------

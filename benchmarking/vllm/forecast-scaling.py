@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import config
-from harness import overrides
+from harness import arguments, overrides
 from harness.data import local_model
 from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
 
@@ -94,7 +94,7 @@ def _line(record: dict[str, Any], first: dict[str, Any]) -> str:
 
 def _arguments() -> list[int]:
     parser = argparse.ArgumentParser(description="How time and memory of a forecast grow with the dataset.")
-    parser.add_argument("rows", type=int, nargs="*", default=SIZES, help="sizes of the datasets")
+    parser.add_argument("rows", type=arguments.at_least(1), nargs="*", default=SIZES, help="sizes of the datasets")
     return list(parser.parse_args().rows)
 
 

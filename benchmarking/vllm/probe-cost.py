@@ -16,19 +16,26 @@ from contextlib import nullcontext
 from typing import Any
 
 import config
-from harness import engine_metrics, engine_probe, machine, overrides
+from harness import arguments, engine_metrics, engine_probe, machine, overrides
 from harness.data import dataset
+from harness.data.storage import StorageError
 from harness.engines import engine_args
+from harness.preflight import bounds
 
 RESAMPLES = 10_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the probe's cost.")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--prompts", type=int, default=config.NAIVE_BATCH_SIZE)
+    parser.add_argument("--rounds", type=arguments.at_least(1), default=10)
+    parser.add_argument("--prompts", type=arguments.at_least(1), default=config.NAIVE_BATCH_SIZE)
     options = parser.parse_args()
-    seconds = measure(options.rounds, prompts(options.prompts))
+    try:
+        bounds.require(vars(config))
+        batch = prompts(options.prompts)
+    except (ValueError, StorageError) as error:
+        overrides.refuse(error)
+    seconds = measure(options.rounds, batch)
     ratios = [with_probe / without for with_probe, without in seconds]
     low, high = interval(ratios)
     median = statistics.median(ratios)

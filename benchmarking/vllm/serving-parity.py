@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import machine
+from harness import arguments, machine
 from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
@@ -41,9 +41,11 @@ STUB_TOKENS, STUB_GAP_S = 20, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare with vllm bench serve.")
-    parser.add_argument("--rounds", type=int, default=6, help="turns of each, after one of each that is left out")
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals in a turn")
+    parser.add_argument(
+        "--rounds", type=arguments.at_least(1), default=6, help="turns of each, after one of each that is left out"
+    )
+    parser.add_argument("--rate", type=arguments.above_zero, default=10.0, help="requests a second")
+    parser.add_argument("--seconds", type=arguments.above_zero, default=10.0, help="of arrivals in a turn")
     parser.add_argument("--stub", action="store_true", help="20 tokens, 50 ms apart, from a server without a model")
     options = parser.parse_args()
     offered, warm = workload.load()

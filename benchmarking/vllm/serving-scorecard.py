@@ -21,6 +21,7 @@ from pathlib import Path
 
 import config
 from harness import record_file, remote_records
+from harness.data import storage
 from harness.preflight import disk, installation, load_format
 from harness.preflight.problem import Problem
 from harness.serving import configurations, page, row_file, row_record, scorecard, sections, summary, targets, workload
@@ -29,6 +30,8 @@ from harness.serving.scorecard import Plan
 from harness.serving.trace import TraceError
 
 REFUSED = 3
+# Drawn before the row begins, and kept with every token's time until it ends.
+MOST_REQUESTS = 1_000_000
 RESULTS = Path(config.RESULTS_PATH)
 
 
@@ -129,6 +132,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         config.SERVING_SECONDS_PER_RATE = options.seconds_per_rate
     if options.trace is not None:
         config.SERVING_TRACE = str(Path(options.trace).resolve())
+    if (most := max(options.rates or [0]) * config.SERVING_SECONDS_PER_RATE) > MOST_REQUESTS:
+        raise ConfigurationError(
+            f"expected at most {MOST_REQUESTS:,} requests at a rate, found {most:,.0f}. Lower --rates"
+        )
     offered, warm = workload.load(weights=options.url is None)
     return Plan(
         configurations=named,
@@ -162,6 +169,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--report", nargs="*", metavar="FOLDER", help="write the page from records, run nothing")
     parser.add_argument("--check", action="store_true", help="check every record, run nothing")
     options = parser.parse_args()
+    if options.url is not None and not storage.is_endpoint(options.url):
+        parser.error(f"--url {options.url!r}: expected {storage.ENDPOINT_FORM}")
+    if "" in (options.configurations, options.trace):
+        parser.error("--configurations, --trace: expected a list and a file, found an empty text")
     options.configurations = options.configurations or (
         configurations.BASELINE if options.url else config.SERVING_CONFIGURATIONS
     )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """A whole number of at least `least`."""
+def at_least(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """A whole number of at least `least`, and no more than can be computed with."""
 
     def parse(text: str) -> int:
         try:
@@ -16,6 +16,8 @@ def at_least(least: int) -> Callable[[str], int]:
             value = least - 1
         if value < least:
             raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, found {text!r}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at most {most:,}, found {text!r:.40}")
         return value
 
     return parse
@@ -29,6 +31,13 @@ def not_negative(text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, found {text!r}")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    if not (value := not_negative(text)):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return value
 
 

@@ -34,33 +34,26 @@ class ConfigError(ValueError):
 def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Overrides the knobs in `config`, a module's globals: profile first, then single variables.
 
-    Raises ConfigError for an unknown name, an unreadable value, a missing profile, or a knob that was edited to
-    another type than its own.
+    Raises ConfigError for an unknown name, an unreadable value, a missing profile, or a value in the file itself that
+    is not of its knob's type.
     """
     knobs = knob_types(config)
-    _check_edits(config, knobs)
+    if bare := [name for name in config if name.isupper() and name not in knobs]:
+        raise ConfigError(f"{bare[0]} in config.py: expected its type, as in {bare[0]}: int = 1, found none")
     for name, value in _profile(environ, knobs).items():
         config[name] = value
     for variable, text in environ.items():
         if variable.startswith(PREFIX) and variable != PROFILE_VARIABLE:
             name = variable.removeprefix(PREFIX)
             config[name] = parse(variable, text, _known(variable, name, knobs))
+    for name, hint in knobs.items():
+        if not _is_of_type(value := config.get(name), hint):
+            raise ConfigError(f"{name} = {value!r} in config.py: expected {_expectation(hint)}")
     for name in LOCAL_PATHS:
         if config[name] is not None and not config[name].strip():
             # Taken for a relative path, it would be the suite's own folder.
             raise ConfigError(f"{name} {config[name]!r}: expected a path or a name. Set {PREFIX}{name}, or unset it")
         config[name] = absolute(config[name], written=name in WRITTEN_PATHS)
-
-
-def _check_edits(config: Mapping[str, Any], knobs: Mapping[str, Any]) -> None:
-    for name, hint in knobs.items():
-        options = typing.get_args(hint) or (hint,)
-        # A whole number is a number; true and false are none.
-        fitting = {type(config[name]), float} if type(config[name]) is int else {type(config[name])}
-        if not fitting & set(options):
-            raise ConfigError(f"{name} = {config[name]!r} in config.py: expected {_expectation(options)}")
-    if bare := [name for name in config if name.isupper() and name not in knobs]:
-        raise ConfigError(f"{bare[0]} in config.py: expected its type, as in {bare[0]}: int = 1, found none")
 
 
 def apply_or_exit(config: dict[str, Any]) -> None:
@@ -106,12 +99,27 @@ def parse(variable: str, text: str, hint: Any) -> Any:
     try:
         return _PARSERS[kind](text)
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"{variable}={text!r}: expected {_expectation(options)}") from error
+        raise ConfigError(f"{variable}={text!r}: expected {_expectation(hint)}") from error
+
+
+def _is_of_type(value: Any, hint: Any) -> bool:
+    """Whether a value that is written in the file could also have come from a variable."""
+    options = typing.get_args(hint) or (hint,)
+    if value is None or isinstance(value, bool):
+        return type(value) in options
+    kinds = (float, int) if float in options else options
+    try:
+        return type(value) in kinds and _PARSERS[type(value)](str(value)) == value
+    except ValueError:
+        return False
 
 
 def absolute(path: str | None, written: bool = False) -> str | None:
     """A relative folder beside config.py as an absolute path, if it exists or is to be `written`; or else one that
-    exists below the working directory, which workers do not share; hub ids and URLs as they are."""
+    exists below the working directory, which workers do not share; hub ids and URLs as they are. A leading ~ is the
+    home folder."""
+    if path is not None and path.startswith("~/"):
+        return str(Path(path).expanduser())
     if path is None or "://" in path or Path(path).is_absolute():
         return path
     local, here = SUITE_DIR / path, Path.cwd() / path
@@ -126,11 +134,14 @@ def _profile(environ: Mapping[str, str], knobs: Mapping[str, Any]) -> dict[str, 
     name = environ.get(PROFILE_VARIABLE)
     if not name:
         return {}
-    path = SUITE_DIR / "profiles" / f"{name}.toml"
-    if not path.exists():
-        known = sorted(file.stem for file in path.parent.glob("*.toml"))
-        raise ConfigError(f"{PROFILE_VARIABLE}={name!r}: expected one of {known}")
-    values = tomllib.loads(path.read_text())
+    known = {file.stem: file for file in (SUITE_DIR / "profiles").glob("*.toml") if file.is_file()}
+    if name not in known:
+        raise ConfigError(f"{PROFILE_VARIABLE}={name!r}: expected one of {sorted(known)}")
+    path = known[name]
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"profiles/{path.name}: expected TOML, found: {error}. Mend it, or name another") from None
     return {key: parse(f"{path.name}: {key}", str(value), _known(key, key, knobs)) for key, value in values.items()}
 
 
@@ -154,11 +165,25 @@ def _finite(text: str) -> float:
     return number
 
 
-_PARSERS: dict[Any, Any] = {str: str, int: int, float: _finite, bool: _bool}
+def _whole(text: str) -> int:
+    """No more than Arrow and the engines can count."""
+    if abs(number := int(text)) >= 2**63:
+        raise ValueError(text)
+    return number
 
 
-def _expectation(options: tuple[Any, ...]) -> str:
-    numbers = {int: "a whole number", float: "a finite number"}
+def _text(text: str) -> str:
+    """No bytes that are not UTF-8, which records and Ray's messages cannot hold."""
+    text.encode()
+    return text
+
+
+_PARSERS: dict[Any, Any] = {str: _text, int: _whole, float: _finite, bool: _bool}
+
+
+def _expectation(hint: Any) -> str:
+    options = typing.get_args(hint) or (hint,)
+    numbers = {int: "a whole number below 2^63", float: "a finite number"}
     names = {str: "text", **numbers, bool: "true or false", types.NoneType: "none"}
     return " or ".join(names[option] for option in options)
 

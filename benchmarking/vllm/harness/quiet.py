@@ -1,7 +1,9 @@
 """Keeps the noise of the libraries out of what the user sees; config.py calls it, before any of them is imported."""
 
+import io
 import logging
 import os
+import sys
 from collections.abc import Mapping
 
 # For the driver and every worker: no phoning home, no log lines or progress bars between ours.
@@ -21,6 +23,12 @@ def silence_libraries() -> None:
     """Sets what is not set yet: a user who asks for a library's log gets it."""
     for name, value in {**EVERYWHERE, **DRIVER_ONLY}.items():
         os.environ.setdefault(name, value)
+
+
+def escape_the_unprintable() -> None:
+    """A character that the terminal's encoding lacks is shown as its code; it must not end a script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def silence_ray_loggers() -> None:

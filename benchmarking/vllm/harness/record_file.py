@@ -45,12 +45,14 @@ def append(record: Record, results_path: str | Path) -> Path:
 def load(results_path: str | Path) -> list[Record]:
     """All records of a results folder, oldest first, in today's format; none where there is no file.
 
-    Raises RecordError for every line that is not a record or has an unknown version. Half a line at the end, left by a
-    killed run, is reported on stderr and skipped.
+    Raises RecordError for every line that is not a record or has an unknown version, ResultsError for what is no file.
+    Half a line at the end, left by a killed run, is reported on stderr and skipped.
     """
     path = Path(results_path) / FILE_NAME
     if not path.exists():
         return []
+    if not path.is_file():
+        raise ResultsError(f"expected records in {path}, found a folder or a pipe. Move it away, or set RESULTS_PATH")
     with _locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file:
         text = _read(file)
     whole, tail = _split(text)

@@ -179,9 +179,7 @@ class Run:
         try:
             recorded = self._append()
             # Before the processes end: where Ray has lost its own, leaving it can end this one too.
-            with redirect_stdout(self._stdout):
-                config.print_benchmark_results(self._record)
-                sys.stdout.flush()
+            self._show()
         finally:
             self._log.let_go()
             cluster.disconnect(self._started_here, self._log.pids(self._node))
@@ -189,6 +187,15 @@ class Run:
             # Last of all, below the record: it is what the user has to act on.
             print(f"\nrefused: {error}", file=sys.stderr, flush=True)
         return status if recorded or status == "refused" else "failed"
+
+    def _show(self) -> None:
+        """Prints the results. A reader that has gone, as `head` does, or a full disk changes not how the run ended."""
+        try:
+            with redirect_stdout(self._stdout):
+                config.print_benchmark_results(self._record)
+                print(end="", flush=True)
+        except OSError as error:
+            print(f"expected to print the record on stdout, found: {error.strerror}", file=sys.stderr)
 
     def _with_losses(self, error: str) -> str:
         """Which node or process went away, then what that led to."""
@@ -227,15 +234,26 @@ class Run:
         return True
 
     def _catch_signals(self) -> None:
-        """Ctrl-C and SIGTERM end the run with a record; a second one must not cost it."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        """Ctrl-C, SIGTERM and a terminal that goes away end the run with a record; a second one must not cost it."""
+        kept = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # `nohup` ignores it
+        for number in (signal.SIGINT, signal.SIGTERM, *kept):
             signal.signal(number, self._interrupted)
 
     def _interrupted(self, number: int, _frame: Any) -> None:
+        if number == signal.SIGHUP:
+            _do_without_terminal()
         if not self._closing.locked():
             # Kept aside, because Ray raises a KeyboardInterrupt of its own in its place.
             self._stopped_by = f"stopped by {signal.Signals(number).name}"
             raise KeyboardInterrupt
+
+
+def _do_without_terminal() -> None:
+    """Once it is gone, whatever is said on stderr raises, and would cost the record."""
+    try:
+        os.write(2, b"\n")
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _cause(error: BaseException) -> str:

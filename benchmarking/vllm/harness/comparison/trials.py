@@ -16,7 +16,7 @@ from typing import Any
 from harness import machine
 from harness.comparison.comparability import conditions
 from harness.records import portable
-from harness.schema import Record
+from harness.schema import STATUSES, Record
 
 STRATEGIES = (
     "naive-batch",
@@ -74,7 +74,7 @@ def left(runs: Sequence[Trial], records: Sequence[Record], retry_failed: bool = 
 
     A refused run never began: it is left to do as soon as what it was refused for is mended.
     """
-    begun = [record for record in records if record["status"] != "refused"]
+    begun = [record for record in records if record.get("status") != "refused"]
     return [trial for trial in runs if not find(trial, begun, only_ok=retry_failed)]
 
 
@@ -82,7 +82,7 @@ def find(trial: Trial, records: Sequence[Record], only_ok: bool = False) -> Reco
     """The newest record of a run."""
     known = trial.overrides()
     wanted = {name: portable(known[name]) for name in known if name != "COMPARISON_PLACE"}
-    for record in reversed(records):
+    for record in reversed(_sound(records)):
         if all(record["config"].get(name) == value for name, value in wanted.items()):
             return record if record["status"] == "ok" or not only_ok else None
     return None
@@ -96,12 +96,17 @@ def digest(labels: Mapping[str, str], datasets: Sequence[str], knobs: Mapping[st
 
 def names(records: Sequence[Record], subject: str) -> list[str]:
     """Comparisons about `subject`, newest first."""
-    known = {str(record["config"].get("COMPARISON_ID")) for record in records}
+    known = {str(record["config"].get("COMPARISON_ID")) for record in _sound(records)}
     return sorted((name for name in known if name.endswith(f"-{subject}")), reverse=True)
 
 
 def new_name(subject: str) -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S.%f}-{subject}"
+
+
+def _sound(records: Sequence[Record]) -> list[Record]:
+    """Those that say which run they are of, and how it ended; the report names the others."""
+    return [record for record in records if isinstance(record.get("config"), dict) and record.get("status") in STATUSES]
 
 
 def _shuffled(items: Sequence[str], seed: str) -> list[str]:

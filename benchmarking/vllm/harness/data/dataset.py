@@ -22,11 +22,11 @@ Manifest = dict[str, Any]
 def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Iterator[pa.RecordBatch]:
     """Streams batches of at most `rows` rows of `columns`, in order of file name and row.
 
-    Raises StorageError if there is nothing to read, and ValueError if a column is missing or there twice, or if not
-    every strategy's reader takes the same files for data.
+    Raises StorageError if there is nothing to read, and ValueError if a column is missing or there twice, has other
+    types in other files, or if not every strategy's reader takes the same files for data.
     """
     fs, path = storage.filesystem(url)
-    where = str(url)
+    where, first = str(url), pa.schema([])
     try:
         _refuse_ambiguous(fs, path)
         for file in files(fs, path):
@@ -36,6 +36,8 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
                 names = parquet.schema_arrow.names
                 if any(names.count(column) != 1 for column in columns):
                     raise ValueError(f"{where}: expected columns {columns}, found {names}")
+                first = first or parquet.schema_arrow
+                _refuse_other_types(first, parquet.schema_arrow, columns, where)
                 yield from parquet.iter_batches(rows, columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
         raise storage.failure(where, error) from None
@@ -69,6 +71,22 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
                 f"{info.path}: expected Parquet files in one folder, without a leading underscore; Daft and Ray Data "
                 "do not both read this one. Move it into the folder under another name, or away"
             )
+
+
+def _refuse_other_types(first: pa.Schema, this: pa.Schema, columns: list[str], where: str) -> None:
+    """Raises ValueError where a file's types are not those of the first one. Also for a file without rows: Daft 0.7.26
+    reads all files as the last one says, and makes nulls of what does not fit; Ray Data 2.59 makes floats of ids."""
+    expected, found = ([_type_name(schema.field(name)) for name in columns] for schema in (first, this))
+    if expected != found:
+        raise ValueError(
+            f"{where}: expected {columns} of types {expected} as in the first file, found {found}. Convert one of the "
+            "two, or move one that has no rows away"
+        )
+
+
+def _type_name(field: Any) -> str:
+    """Readers take both kinds of text for the same."""
+    return str(field.type).removeprefix("large_")
 
 
 def fingerprint(batches: Iterable[pa.RecordBatch]) -> str:

@@ -43,6 +43,9 @@ def make(shape: Shape, tokenizer: Any, folder: str, sampler: str = "words", chec
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"sampler {sampler!r}: expected one of {SAMPLERS}")
+    if config.DATASET_FILES < 1 or shape.seed < 0:
+        given = f"{config.DATASET_FILES} and {shape.seed}"
+        raise ValueError(f"expected DATASET_FILES of at least 1 and DATASET_SEED of at least 0, found {given}")
     url = f"{folder}/{name(shape)}.parquet"
     head = {"name": name(shape), "request": request(shape, tokenizer, sampler)}
     found = dataset.read_manifest(url)

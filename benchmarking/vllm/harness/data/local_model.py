@@ -12,6 +12,7 @@ times a power of two, which bfloat16 holds without rounding.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,4 +122,7 @@ def _write(path: Path, content: bytes) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Make the small Qwen3 model.", epilog="Same bytes on every machine.")
     parser.add_argument("folder", type=Path, help="where to write it, e.g. ../../.local/model")
-    print(make(parser.parse_args().folder))
+    try:
+        print(make(parser.parse_args().folder))
+    except OSError as error:
+        sys.exit(f"local_model: expected a folder that can be written, found: {error}")

@@ -33,7 +33,7 @@ def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
     scheme, separator, rest = str(url).partition("://")
     if not separator:
         return pafs.LocalFileSystem(), str(Path(url).absolute())
-    if scheme != "s3":
+    if scheme != "s3" or not rest.strip("/"):
         raise StorageError(f"{url}: expected a local path or s3://bucket/path")
     endpoint = _endpoint(url)
     retries = pafs.AwsStandardS3RetryStrategy(max_attempts=TRIES)

@@ -100,7 +100,7 @@ def read(model: str) -> ModelShape:
     """
     path = _config_file(model)
     try:
-        shape = from_config(json.loads(path.read_text()))
+        shape = from_config(json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path}: expected the config.json of a decoder, found {found}; {_NEXT}") from error

@@ -67,6 +67,10 @@ def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: st
         if missing:
             raise ValueError(f"{file}: expected columns {columns}, found {parquet.schema_arrow.names}")
         table = parquet.read(columns=columns)
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file}: expected text in UTF-8, found other bytes ({error}). Repair the file") from None
     prompts = table.column(prompt_column)
     if not (pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type)):
         raise ValueError(f"{file}: expected text in column {prompt_column!r}, found {prompts.type}")

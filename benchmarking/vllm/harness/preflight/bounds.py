@@ -43,6 +43,30 @@ AT_LEAST_ZERO = (
     "PLANNED_RESTARTS",
     "PLANNED_PART_S",
 )
+# Engines and Arrow count tokens and rows in 32 bits; of the others each costs memory, or a message, though it is empty.
+AT_MOST: dict[int, tuple[str, ...]] = {
+    2**31 - 1: (
+        "MAX_MODEL_LEN",
+        "MAX_NUM_BATCHED_TOKENS",
+        "BLOCK_SIZE",
+        "OUTPUT_LEN",
+        "OUTPUT_LEN_MAX",
+        "NAIVE_BATCH_SIZE",
+        "CONTINUOUS_BATCH_SIZE",
+        "RAY_BATCH_SIZE",
+        "ROUTER_MAX_BUFFER_SIZE",
+    ),
+    100_000: (
+        "CONCURRENCY",
+        "GPUS_PER_ENGINE",
+        "MAX_NUM_SEQS",
+        "NAIVE_PARTITIONS",
+        "CONTINUOUS_PARTITIONS",
+        "RAY_MAX_CONCURRENT_BATCHES",
+        "RAY_BLOCKS",
+        "RAY_NUM_CPUS",
+    ),
+}
 SHARES = ("GPU_MEMORY_UTILIZATION", "ROUTER_PREFIX_MATCH_THRESHOLD")
 
 
@@ -54,10 +78,15 @@ def require(knobs: Knobs) -> None:
 
 def impossible(knobs: Knobs) -> Iterator[Problem]:
     """What nothing can be computed with, not even further problems."""
-    for least, names in ((1, AT_LEAST_ONE), (0, AT_LEAST_ZERO)):
+    lower: dict[int, tuple[str, ...]] = {1: AT_LEAST_ONE, 0: AT_LEAST_ZERO}
+    for least, names in lower.items():
         for name in names:
             if (value := knobs[name]) is not None and value < least:
                 yield Problem(f"{name} of at least {least}", f"{value:g}", f"Set {name}")
+    for most, names in AT_MOST.items():
+        for name in names:
+            if (value := knobs[name]) is not None and value > most:
+                yield Problem(f"{name} of at most {most:,}", f"{value:,}", f"Set {name}")
     endpoint, on_s3 = knobs["S3_ENDPOINT_URL"], any(str(knobs[name]).startswith("s3://") for name in LOCAL_PATHS)
     if on_s3 and endpoint is not None and not storage.is_endpoint(endpoint):
         yield Problem(f"S3_ENDPOINT_URL as {storage.ENDPOINT_FORM}", repr(endpoint), "Set S3_ENDPOINT_URL")
@@ -68,6 +97,8 @@ def contradictory(knobs: Knobs) -> Iterator[Problem]:
     for name in SHARES:
         if not 0 <= (share := knobs[name]) <= 1:
             yield Problem(f"{name} of 0 to 1", f"{share:g}", f"Set {name}")
+    if knobs["GPU_MEMORY_UTILIZATION"] == 0:  # vLLM takes no engine without memory
+        yield Problem("GPU_MEMORY_UTILIZATION above 0", "0", "Set GPU_MEMORY_UTILIZATION")
     if knobs["MAX_NUM_BATCHED_TOKENS"] < knobs["MAX_NUM_SEQS"]:
         expected = f"a token in each step for each of MAX_NUM_SEQS ({knobs['MAX_NUM_SEQS']:,}) sequences"
         yield Problem(expected, f"MAX_NUM_BATCHED_TOKENS {knobs['MAX_NUM_BATCHED_TOKENS']:,}", "Set one of the two")

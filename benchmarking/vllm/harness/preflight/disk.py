@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config
-from harness import remote_records
+from harness import record_file, remote_records
 from harness.data import storage
 from harness.preflight.problem import Problem
 
@@ -40,7 +40,18 @@ def results() -> Iterator[Problem]:
     except OSError as error:
         yield unwritable_folder(folder, error)
         return
+    yield from _in_the_way(folder)
     yield from _too_full(folder, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+
+
+def _in_the_way(folder: Path) -> Iterator[Problem]:
+    """What has the name of something that runs and comparisons write, and is no such thing or not theirs to change."""
+    kinds = {record_file.FILE_NAME: Path.is_file, "timeseries": Path.is_dir, "logs": Path.is_dir}
+    for name, fits in kinds.items():
+        path = folder / name
+        if path.exists() and not (fits(path) and os.access(path, os.W_OK)):
+            expected = f"a {'file' if fits is Path.is_file else 'folder'} {name} in RESULTS_PATH that can be written"
+            yield Problem(expected, f"another kind, or no right to write, at {path}", "Move it, or set RESULTS_PATH")
 
 
 def unwritable_folder(folder: Path, error: OSError) -> Problem:

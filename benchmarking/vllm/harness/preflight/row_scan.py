@@ -37,7 +37,12 @@ class Fault:
         self.count += len(rows)
         for i, row in enumerate(rows[: FIRST - len(self.first)].tolist()):
             length = "" if tokens is None else f", {tokens[i]:,} tokens"
-            self.first.append(f"row {start + row} (id {ids[row]}{length})")
+            self.first.append(f"row {start + row} (id {ids[row]!s:.80}{length})")
+
+    def add_unreadable(self, start: int, rows: Ints) -> None:
+        """Rows whose id may not be text either."""
+        self.count += len(rows)
+        self.first += [f"row {start + row}" for row in rows[: FIRST - len(self.first)].tolist()]
 
 
 @dataclass
@@ -52,6 +57,7 @@ class RowScan:
     digest: int = 0
     ids: list[Any] = field(default_factory=list)
     output_lengths: list[int] = field(default_factory=list)
+    garbled: Fault = field(default_factory=Fault)
     null: Fault = field(default_factory=Fault)
     blank: Fault = field(default_factory=Fault)
     long: Fault = field(default_factory=Fault)
@@ -59,6 +65,10 @@ class RowScan:
     def add(self, batch: pa.RecordBatch) -> None:
         ids: Any = batch["id"]
         prompts: Any = batch["prompt"]
+        if len(garbled := np.flatnonzero(_garbled(ids) | _garbled(prompts))):
+            self.garbled.add_unreadable(self.rows, garbled)
+            self.rows += len(ids)
+            return
         valid = _flags(ids.is_valid()) & _flags(prompts.is_valid())
         blank = _flags(pc.equal(pc.utf8_trim_whitespace(prompts), pa.scalar("", prompts.type)))
         sizes: Ints = pc.binary_length(prompts).fill_null(0).to_numpy()
@@ -84,6 +94,8 @@ class RowScan:
             self.output_lengths += map(target_length, encoded)
 
     def problems(self) -> Iterator[Problem]:
+        if self.garbled.count:
+            yield _bad_rows("text in UTF-8 in every id and prompt", self.garbled, "with other bytes")
         if self.null.count:
             yield _bad_rows("an id and a prompt in every row", self.null, "with a null")
         if self.blank.count:
@@ -91,7 +103,7 @@ class RowScan:
         if self.long.count:
             expected = f"prompts of at most {self.limit.tokens:,} tokens ({self.limit.reason})"
             yield _bad_rows(expected, self.long, "with a longer one", f"{self.limit.change}, or ")
-        if repeated := self._repeated_ids():
+        if self.ids and (repeated := self._repeated_ids()):
             first = [f"id {i}" for i in repeated]
             yield Problem("every id once", f"{len(repeated):,} ids repeated", "Give every row an id of its own", first)
 
@@ -106,6 +118,24 @@ class RowScan:
 def _bad_rows(expected: str, fault: Fault, what: str, change: str = "") -> Problem:
     remedy = f"{change}remove or repair these rows"
     return Problem(expected, f"{fault.count:,} rows {what}", remedy[0].upper() + remedy[1:], fault.first)
+
+
+def _garbled(column: Any) -> Flags:
+    """Rows of text that is not UTF-8: writers need not look, Daft and Python do."""
+    try:
+        column.validate(full=True)
+        return np.zeros(len(column), dtype=np.bool_)
+    except pa.ArrowInvalid:
+        values = column.cast(pa.large_binary()).to_pylist()
+        return np.array([value is not None and not _is_utf8(value) for value in values], dtype=np.bool_)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _flags(values: Any) -> Flags:

@@ -86,6 +86,7 @@ def _wrong_types(batch: pa.RecordBatch, scan: RowScan) -> Problem | None:
     expected = "the columns " + " and ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
     found = f"id of type {ids} and prompt of type {prompts}"
     if fits:
+        # Large text beside text.
         expected, found = f"ids of type {scan.ids[0].type} in every file", f"{ids} from row {scan.rows} on"
     return Problem(expected, found, "Set INPUT_PATH to a dataset with these columns, or convert them")
 

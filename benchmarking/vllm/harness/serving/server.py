@@ -1,6 +1,7 @@
 """A vLLM server for one configuration: started, awaited and ended with everything that it started."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from harness.serving.http_call import call
 from harness.serving.server_metrics import parse
 
 POLL_S = 0.25
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOP_S = 15.0
 TAIL_LINES = 15
 READ_BACK = {
@@ -72,6 +74,7 @@ def running(configuration: Configuration, log: Path, timeout_s: float) -> Iterat
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     server = Server(Endpoint(f"http://127.0.0.1:{port}"), MODEL, command, process, log)
     try:
@@ -115,6 +118,12 @@ def environment(configuration: Configuration) -> dict[str, str]:
     if configuration.admission_limit:
         found[LIMIT_VARIABLE] = str(configuration.admission_limit)
     return found
+
+
+def end_with_parent() -> None:
+    """In the child, before the server: SIGTERM once the scorecard is gone, also killed or with its terminal, so that no
+    server is left on its GPU."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> None:

@@ -50,14 +50,19 @@ def load(path: str | Path, tokenizer: Any = None) -> list[Request]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        raise TraceError(f"{path}: expected a trace (.jsonl or .parquet), found no such file")
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise TraceError(f"{path}: expected a trace (.jsonl or .parquet), found {found}")
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
         table: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return table
-    return [_row(path, number, line) for number, line in enumerate(path.read_text().splitlines()) if line.strip()]
+    return [
+        _row(path, number, line)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines())
+        if line.strip()
+    ]
 
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -41,6 +41,9 @@ def _check_knobs() -> None:
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} {value!r}: expected a number above 0")
+    for name in ("SERVING_RETRIES", "SERVING_SEED"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} {getattr(config, name)}: expected a whole number of at least 0")
     if config.SERVING_WARMUP_REQUESTS <= 8 or config.SERVING_RATES < 1 or config.SERVING_AGENT_PREFIXES < 1:
         raise ValueError(
             "expected SERVING_WARMUP_REQUESTS above 8, SERVING_RATES and SERVING_AGENT_PREFIXES of 1 or more; found "

@@ -172,7 +172,7 @@ def read(results: Path) -> Calibration:
     if not path.exists():
         raise ValueError(f"expected {path}, found none; calibrate-simulation.py --write makes it from records")
     try:
-        return _calibration(json.loads(path.read_text()), results)
+        return _calibration(json.loads(path.read_text(encoding="utf-8")), results)
     except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
