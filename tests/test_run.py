@@ -43,6 +43,7 @@ def left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[list[
     monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
     monkeypatch.setattr(cluster, "disconnect", lambda _, pids: calls.append(list(pids)))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     yield calls
     for number, handler in before.items():
         signal.signal(number, handler)

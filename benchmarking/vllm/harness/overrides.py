@@ -47,7 +47,8 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
             name = variable.removeprefix(PREFIX)
             config[name] = parse(variable, text, _known(variable, name, knobs))
     for name, hint in knobs.items():
-        if not _is_of_type(value := config.get(name), hint):
+        value = config.get(name)
+        if not isinstance(value, dict) and not _is_of_type(value, hint):  # what follows from knobs is no knob
             raise ConfigError(f"{name} = {value!r} in config.py: expected {_expectation(hint)}")
     for name in LOCAL_PATHS:
         if config[name] is not None and not config[name].strip():
