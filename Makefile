@@ -5,6 +5,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 SUITE := benchmarking/vllm
 GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 REQUIREMENTS := $(SUITE)/$(if $(filter-out 0,$(GPU)),requirements.txt,requirements-cpu.txt)
+# Jupyter brings rfc3987-syntax along: whoever imports Ray imports it, and for a second it does nothing but compile
+# grammars, in each of Ray's eight processes. Without it jsonschema leaves one check of URLs out.
+UNWANTED := rfc3987-syntax $(if $(findstring cpu,$(REQUIREMENTS)),torchvision torchaudio torchcodec)
 PROFILE := $(if $(filter-out 0,$(GPU)),local-gpu,local-cpu)
 LOCAL := .local
 MODEL := $(LOCAL)/model/config.json
@@ -55,7 +58,7 @@ clean:  ## removes what the other targets made
 $(VENV)/installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r $<
-	$(if $(findstring cpu,$<),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
+	$(BIN)/pip uninstall --quiet --yes $(UNWANTED)
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
