@@ -132,13 +132,13 @@ def is_enough(cells, weights):
 def test_blocks_that_lack_one_side_leave_only_a_block_with_both_to_be_added():
     whole, *others = (simulated(1, blocks=1, noise=0.03) for _ in range(3))
     lacking = [Cell(f"later {n}", c.strategy, c.log_s) for n, some in enumerate(others) for c in some[:-1]]
-    with pytest.raises(TooFewTrialsError, match="^1 more needed$"):
+    with pytest.raises(TooFewTrialsError, match=r"^1 more needed$"):
         estimate([*whole, *lacking], {"naive": 1, "ray": -1})
 
 
 def test_runs_by_hand_are_no_trial_of_a_comparison():
     alone = [Cell(name, name, 3.0) for name in ("naive", "ray")]
-    with pytest.raises(TooFewTrialsError, match="^never run side by side by compare.py$"):
+    with pytest.raises(TooFewTrialsError, match=r"^run them with compare\.py$"):
         estimate(alone, {"naive": 1, "ray": -1})
 
 

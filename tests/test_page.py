@@ -103,6 +103,13 @@ def test_a_browser_fits_the_page_to_paper(full):
     assert browser.look_at(full / "report.html", print_media=True).content_width <= 1240
 
 
+def test_conditions_are_folded_on_the_screen_and_open_on_paper(full):
+    screen, paper = (browser.look_at(full / "report.html", print_media=paper).text for paper in (False, True))
+    assert "The same for all results (" in screen
+    assert "MAX_NUM_SEQS" not in screen
+    assert "MAX_NUM_SEQS" in paper
+
+
 def test_the_pages_policy_stops_even_a_request_that_got_into_it(full, tmp_path):
     asked = []
     with serving(asked) as address:
@@ -193,6 +200,55 @@ def test_runs_under_other_conditions_are_never_averaged_and_the_report_says_what
     ]
 
 
+def test_conditions_of_one_name_are_told_apart_by_what_differs():
+    many, few = ({**record()["dataset"], "files": files} for files in (8, 4))
+    made = [record(dataset=many), record(dataset=few), record(dataset=few, config={"LOGITS_PROCESSORS": "a.b:Forced"})]
+    made[1]["config"]["LOGITS_PROCESSORS"] = made[0]["config"]["LOGITS_PROCESSORS"] = None
+    made.append(record(hardware={"gpus": []}))
+    assert [section.name for section in group(made)] == [
+        "A: H200, 400_0-5_16, files 8",
+        "B: H200, 400_0-5_16, files 4",
+        "C: H200, 400_0-5_16, files 4, LOGITS_PROCESSORS Forced",
+        "D: CPU, 400_0-5_16",
+    ]
+
+
+def test_each_set_of_conditions_has_a_line_with_its_fastest_strategy_and_how_sure_that_is(tmp_path):
+    alone = record("ray-data", config=SMALL_KV)
+    _, markdown = written(tmp_path, [*comparison(), alone])
+    second, first = (line.split(" | ") for line in in_short(markdown))
+    assert first[1:3] + first[4:5] + first[6:7] == ["ray-data", f"{6000 / 22 / 1.02:.1f}", "naive-batch", "faster"]
+    assert re.fullmatch(r"1\.3\d+ \(1\.\d+ to 1\.\d+\)", first[5])
+    assert second[1:3] + second[4:7] == ["ray-data", "300.0", "-", "-", "-"]
+
+
+def test_the_fastest_is_found_between_runs_of_one_trial_not_by_a_fast_day(tmp_path):
+    # ray-data is the slower one in both of its trials, and took part on the two fast days only.
+    days = {1: 20.0, 2: 20.0, 3: 60.0, 4: 60.0, 5: 60.0}
+    arms = [(day, arm, days[day]) for day in days for arm in ("naive-batch", "naive-batch-again")]
+    arms += [(day, "ray-data", 1.1 * days[day]) for day in (1, 2)]
+    made = [
+        record(arm.removesuffix("-again"), steady_s + 20, steady_s, config=trial_of("c", day, 1, arm))
+        for day, arm, steady_s in arms
+    ]
+    (line,) = in_short(written(tmp_path, made)[1])
+    assert line.split(" | ")[1:5:3] == ["naive-batch", "ray-data"]
+
+
+def in_short(markdown):
+    return [
+        line
+        for line in markdown.partition("**In short**")[2].partition("**")[0].splitlines()
+        if re.match(r"\| [A-Z]: ", line)
+    ]
+
+
+def test_the_terminal_ends_with_the_short_answer_where_there_are_several(tmp_path):
+    several = page.as_text([*comparison(1), *comparison(1, **SMALL_KV)], tmp_path, None)
+    assert several.rpartition("\n\n")[0].endswith("\n\nIn short")
+    assert "In short" not in page.as_text(comparison(1), tmp_path, None)
+
+
 def test_a_run_whose_engines_had_a_smaller_cache_is_set_apart_with_the_reason(tmp_path):
     made = [record(wall_s=40.0), record(wall_s=41.0), with_settings(record(wall_s=90.0), num_gpu_blocks=5000)]
     _, markdown = written(tmp_path, made)
@@ -213,9 +269,9 @@ def test_a_folder_without_records_gives_a_page_that_says_so(tmp_path):
 
 def test_every_question_is_answered_for_both_measures_with_intervals(tmp_path):
     _, markdown = written(tmp_path, comparison())
-    row = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → continuous-batch")
+    row = table_row(markdown, "A: H200, 400\\_0-5\\_16 | naive-batch → continuous-batch")
     assert re.search(r"1\.15\d \(1\.\d+ to 1\.\d+\) \| faster \| 1\.08\d \(1\.\d+ to 1\.\d+\) \| faster", row)
-    noise = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → naive-batch-again")
+    noise = table_row(markdown, "A: H200, 400\\_0-5\\_16 | naive-batch → naive-batch-again")
     assert "no clear difference" in noise
 
 
@@ -418,6 +474,17 @@ def test_a_table_reads_the_same_in_all_three_forms():
     assert "| c\\|d | 20.5 |" in table.markdown()
     assert "| --- | ---: |" in table.markdown()
     assert '<td>a&lt;b</td><td class="figure">1.0</td>' in table.html()
+
+
+def test_a_heading_takes_more_lines_rather_than_a_wider_column_on_a_terminal():
+    table = Table("A title", ("name", "whole job, s (95 %)"), [("a", "20.5")])
+    assert table.text().splitlines()[2:] == [
+        "       whole",
+        "      job, s",
+        "name  (95\N{NO-BREAK SPACE}%)",
+        "----  ------",
+        "a       20.5",
+    ]
 
 
 def test_a_knobs_name_in_a_heading_breaks_between_its_words_not_its_letters():

@@ -74,7 +74,7 @@ def estimate(cells: Sequence[Cell], weights: Mapping[str, float], seed: int = 0)
 def _what_is_missing(cells: Sequence[Cell], weights: Mapping[str, float], blocks: int, freedom: int) -> str:
     """How many more blocks, of what the fullest one with all of `weights` holds, would be enough."""
     if not blocks:
-        return "never run side by side by compare.py"
+        return "run them with compare.py"
     runs = [[c.strategy for c in cells if c.block == name] for name in {c.block for c in cells}]
     fullest = max(len(names) for names in runs if set(weights) <= set(names))
     # Each brings as many degrees of freedom as it has runs, less one for itself.

@@ -16,7 +16,7 @@ from harness.comparison.questions import (
 )
 from harness.comparison.sections import Section, arm
 from harness.report import bounds as best
-from harness.report.bounds import Bounds
+from harness.report.bounds import NO_BOUNDS, Bounds
 from harness.report.curves import Crossing
 from harness.report.tables import UNKNOWN, Table, per_cent
 from harness.schema import Record
@@ -101,10 +101,11 @@ def _answers(section: Section, weights: Mapping[str, float], by: Callable[[Recor
 
 
 def _cells(answers: Sequence[Answer]) -> list[str]:
-    return [cell for found in answers for cell in (_ratio(found), found.verdict)]
+    return [cell for found in answers for cell in (ratio(found), found.verdict)]
 
 
-def _ratio(found: Answer) -> str:
+def ratio(found: Answer) -> str:
+    """The ratio and its interval, as far as they are known."""
     if found.ratio is None:
         return UNKNOWN
     interval = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
@@ -118,7 +119,7 @@ def _contenders(section: Section) -> list[str]:
 
 def _crossing(section: Section, name: str, bounds: Mapping[str, Bounds]) -> Crossing | None:
     run = section.of(name)[0]
-    pressure = best.kv_pressure(run, bounds.get(run["run_id"], Bounds()))
+    pressure = best.kv_pressure(run, bounds.get(run["run_id"], NO_BOUNDS))
     found = answer(section, {BASELINE: 1, name: -1}, steady_s_per_token, strategy)
     if pressure is None or found.ratio is None:
         return None

@@ -15,7 +15,7 @@ from harness import schema
 from harness.comparison import sections, verdicts
 from harness.comparison.questions import job_s, steady_s_per_token
 from harness.report import bounds as best
-from harness.report import charts, conditions, curves, summary
+from harness.report import charts, conditions, curves, overview, summary
 from harness.report.tables import Table, markdown_text
 from harness.schema import Record
 
@@ -36,6 +36,10 @@ svg { max-width: 100%; height: auto }
 body { max-width: none; margin: 0 } table { display: table; font-size: 9px }
 th, td { overflow-wrap: anywhere } h2 { break-after: avoid } }
 """
+FOLDING = """summary { font-weight: bold; font-size: 13px; cursor: pointer; padding: .3em 0 }
+details caption { display: none } td:first-child { white-space: normal; min-width: 13em; max-width: 30em }
+@media print { details::details-content { content-visibility: visible; block-size: auto } }
+"""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -54,7 +58,14 @@ class Chart:
     svg: str
 
 
-Block = Heading | Notes | Table | Chart
+@dataclass(frozen=True)
+class Folded:
+    """A long table of which only the title shows until it is asked for; on paper all of it."""
+
+    table: Table
+
+
+Block = Heading | Folded | Notes | Table | Chart
 
 
 def write(records: Sequence[Record], results_path: Path, price: float | None) -> tuple[Path, Path]:
@@ -78,11 +89,12 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         problems.append("Cost is in GPU-seconds: GPU_PRICE_PER_HOUR is not set.")
     return [
         Heading("Conditions"),
-        conditions.common(groups),
-        *([conditions.varying(groups)] if len(groups) > 1 else []),
+        Folded(conditions.common(groups)),
+        *([Folded(conditions.varying(groups))] if len(groups) > 1 else []),
         Heading("Limitations"),
         Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
         Heading("Results"),
+        *_if_any(overview.overview(begun, bounds)),
         *(summary.results(section, bounds, price) for section in begun),
         *_if_any(summary.failures(groups)),
         *_if_any(summary.set_apart(groups)),
@@ -101,7 +113,7 @@ def as_html(blocks: Sequence[Block]) -> str:
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<title>{TITLE}</title><style>{STYLE}</style>"
+        f"<title>{TITLE}</title><style>{STYLE}{FOLDING}</style>"
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><h1>{TITLE}</h1>\n{body}\n</body></html>\n'
 
@@ -125,7 +137,9 @@ def as_text(records: Sequence[Record], results_path: Path, price: float | None, 
         if table is not None and (table.rows and not _unanswered(table))
     ]
     extra = [*_if_any(summary.failures(groups)), *_if_any(summary.set_apart(groups))]
-    return "\n\n".join(table.text() for table in (*tables, *extra) if isinstance(table, Table) and table.rows)
+    # Last, where a terminal ends.
+    short = [overview.overview(groups, bounds)] if len(groups) > 1 else []
+    return "\n\n".join(table.text() for table in (*tables, *extra, *short) if isinstance(table, Table) and table.rows)
 
 
 def _begun(groups: Sequence[sections.Section]) -> list[sections.Section]:
@@ -162,7 +176,8 @@ def _fit_for_use(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 def _questions(groups: Sequence[sections.Section]) -> list[Block]:
     explained = (
         "Ratio: how many times the seconds of the left strategy are those of the right one; above 1 the right one is "
-        "faster. Steady generation is the time an output token takes while all engines have work; the whole job is the "
+        "faster. Too few trials: so many more of the same strategies, by compare.py --trials, give a verdict. Steady "
+        "generation is the time an output token takes while all engines have work; the whole job is the "
         "wall time, start-up included."
     )
     unasked = verdicts.without_runs(groups)
@@ -192,12 +207,17 @@ def _html(block: Block) -> str:
         return block.html()
     if isinstance(block, Chart):
         return block.svg
+    if isinstance(block, Folded):
+        title = f"{html.escape(block.table.title)} ({len(block.table.rows)} settings)"
+        return f"<details><summary>{title}</summary>{block.table.html()}</details>"
     if isinstance(block, Heading):
         return f"<h2>{html.escape(block.text)}</h2>"
     return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in block.lines)}</ul>"
 
 
 def _markdown(block: Block) -> str:
+    if isinstance(block, Folded):
+        return block.table.markdown()
     if isinstance(block, Table):
         return block.markdown()
     if isinstance(block, Heading):

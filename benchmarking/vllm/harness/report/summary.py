@@ -7,11 +7,9 @@ from harness.comparison.questions import job_s, steady_s_per_token
 from harness.comparison.sections import Section, arm
 from harness.report import bounds as best
 from harness.report import cost
-from harness.report.bounds import Bounds
+from harness.report.bounds import NO_BOUNDS, Bounds
 from harness.report.tables import UNKNOWN, Table, figure, per_cent
 from harness.schema import Record
-
-NO_BOUNDS = Bounds()
 
 
 def results(section: Section, bounds: Mapping[str, Bounds], price: float | None) -> Table:
