@@ -103,11 +103,25 @@ def test_a_browser_fits_the_page_to_paper(full):
     assert browser.look_at(full / "report.html", print_media=True).content_width <= 1240
 
 
+def test_a_browser_fits_two_dozen_conditions_to_paper(tmp_path):
+    written(tmp_path, [record(config={"MAX_NUM_SEQS": 64 + n, "MODEL_NAME": "../../.local/model"}) for n in range(24)])
+    assert browser.look_at(tmp_path / "report.html", print_media=True).content_width <= 1240
+
+
 def test_conditions_are_folded_on_the_screen_and_open_on_paper(full):
     screen, paper = (browser.look_at(full / "report.html", print_media=paper).text for paper in (False, True))
     assert "The same for all results (" in screen
     assert "MAX_NUM_SEQS" not in screen
     assert "MAX_NUM_SEQS" in paper
+
+
+def test_charts_of_many_conditions_are_folded_and_the_map_of_all_comes_before_them(tmp_path):
+    for count, is_open in ((1, True), (page.FEW_SECTIONS, True), (page.FEW_SECTIONS + 1, False)):
+        html, _ = written(tmp_path, [record(config={"MAX_NUM_SEQS": 64 + n}) for n in range(count)])
+        drawn, _, runs = html.partition("<h2>Charts</h2>")[2].partition("<h2>Runs</h2>")
+        assert drawn.count("<details open>" if is_open else "<details>") == drawn.count("<details") == count
+        assert drawn.index("Speed-up over naive-batch") < drawn.index("<details")
+        assert ("<details open>" in runs) == is_open
 
 
 def test_the_pages_policy_stops_even_a_request_that_got_into_it(full, tmp_path):
@@ -543,5 +557,5 @@ def test_runs_that_were_all_refused_are_listed_without_an_empty_table_or_chart(t
     html, markdown = written(tmp_path, [record(), refused])
     assert "no GPU" in markdown
     assert "0 of 1" not in markdown
-    assert html.count("<h3>") == 1
+    assert html.count("<figcaption>Whole job, s") == 1
     assert "0 of 1" not in page.as_text([record(), refused], tmp_path, None)

@@ -19,6 +19,8 @@ from harness.report import charts, conditions, curves, overview, summary
 from harness.report.tables import Table, markdown_text
 from harness.schema import Record
 
+# Of more sets of conditions, charts and runs are folded: they would hide what comes after them.
+FEW_SECTIONS = 4
 TITLE = "Feeding prompts to vLLM: which way is fastest"
 
 STYLE = """
@@ -38,7 +40,8 @@ th, td { overflow-wrap: anywhere } h2 { break-after: avoid } }
 """
 FOLDING = """summary { font-weight: bold; font-size: 13px; cursor: pointer; padding: .3em 0 }
 details caption { display: none } td:first-child { white-space: normal; min-width: 13em; max-width: 30em }
-@media print { details::details-content { content-visibility: visible; block-size: auto } }
+@media print { details::details-content { content-visibility: visible; block-size: auto }
+details table { table-layout: fixed; width: 100% } td:first-child { min-width: 0 } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -60,9 +63,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Folded:
-    """A long table of which only the title shows until it is asked for; on paper all of it."""
+    """Much of one kind, of which the title shows until somebody asks for it; on paper all of it."""
 
-    table: Table
+    title: str
+    blocks: "Sequence[Block]"
+    is_open: bool = False
 
 
 Block = Heading | Folded | Notes | Table | Chart
@@ -84,13 +89,13 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         return [Heading("No results yet"), Notes([f"{results_path} holds no usable record.", *problems])]
     groups = sections.group(good)
     begun = _begun(groups)
-    bounds = best.load(results_path)
+    bounds, are_few = best.load(results_path), len(begun) <= FEW_SECTIONS
     if price is None:
         problems.append("Cost is in GPU-seconds: GPU_PRICE_PER_HOUR is not set.")
     return [
         Heading("Conditions"),
-        Folded(conditions.common(groups)),
-        *([Folded(conditions.varying(groups))] if len(groups) > 1 else []),
+        _settings(conditions.common(groups)),
+        *([_settings(conditions.varying(groups))] if len(groups) > 1 else []),
         Heading("Limitations"),
         Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
         Heading("Results"),
@@ -101,10 +106,10 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         Heading("Who wins, by how much, and how sure that is"),
         *_questions(groups),
         Heading("Charts"),
-        *(Chart(chart) for section in begun for chart in _charts(section, results_path)),
         Chart(curves.crossover(verdicts.crossings(groups, bounds))),
+        *(Folded(section.name, _charts(section, results_path), are_few) for section in begun),
         Heading("Runs"),
-        summary.every_run(groups),
+        Folded("Every run, in the order in which they ran", [summary.every_run(groups)], are_few),
     ]
 
 
@@ -190,12 +195,15 @@ def _questions(groups: Sequence[sections.Section]) -> list[Block]:
     ]
 
 
-def _charts(section: sections.Section, results_path: Path) -> list[str]:
-    heading = f"<h3>{html.escape(section.name)}</h3>"
+def _settings(table: Table) -> Folded:
+    return Folded(f"{table.title} ({len(table.rows)} settings)", [table])
+
+
+def _charts(section: sections.Section, results_path: Path) -> list[Chart]:
     rate: Callable[[Record], float | None] = lambda run: 1 / s if (s := steady_s_per_token(run)) else None  # noqa: E731
     dots = charts.dots(section, "Whole job, s (a dot a run, a bar at the median; hollow: the A/A twin)", job_s)
     steady = charts.dots(section, "Steady generation, output tokens/s (more is better)", rate)
-    return [heading + dots, steady, charts.waterfall(section), curves.hit_rate(section, results_path)]
+    return [Chart(svg) for svg in (dots, steady, charts.waterfall(section), curves.hit_rate(section, results_path))]
 
 
 def _if_any(table: Table) -> list[Block]:
@@ -208,8 +216,9 @@ def _html(block: Block) -> str:
     if isinstance(block, Chart):
         return block.svg
     if isinstance(block, Folded):
-        title = f"{html.escape(block.table.title)} ({len(block.table.rows)} settings)"
-        return f"<details><summary>{title}</summary>{block.table.html()}</details>"
+        inside = "\n".join(_html(each) for each in block.blocks)
+        opened = " open" if block.is_open else ""
+        return f"<details{opened}><summary>{html.escape(block.title)}</summary>{inside}</details>"
     if isinstance(block, Heading):
         return f"<h2>{html.escape(block.text)}</h2>"
     return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in block.lines)}</ul>"
@@ -217,7 +226,7 @@ def _html(block: Block) -> str:
 
 def _markdown(block: Block) -> str:
     if isinstance(block, Folded):
-        return block.table.markdown()
+        return "\n\n".join(text for each in block.blocks if (text := _markdown(each)))
     if isinstance(block, Table):
         return block.markdown()
     if isinstance(block, Heading):
