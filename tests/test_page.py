@@ -289,6 +289,22 @@ def test_every_question_is_answered_for_both_measures_with_intervals(tmp_path):
     assert "no clear difference" in noise
 
 
+def test_every_strategy_is_judged_a_users_own_too(tmp_path):
+    made = comparison()
+    own = [record("mine", 35.0, 15.0, config=trial_of("20260101-000000-ab", n, 8, "mine")) for n in (1, 2, 3)]
+    _, markdown = written(tmp_path, [*made, *own])
+    for strategy, verdict in (
+        ("mine", "faster"),
+        ("prefix-bucketing", "faster"),
+        ("continuous-batch-sorted", "faster"),
+    ):
+        row = table_row(markdown, f"A: H200, 400\\_0-5\\_16 | naive-batch → {strategy}")
+        assert row.split(" | ")[3] == verdict
+    assert "naive-batch → mine" in page.as_text([*made, *own], tmp_path, None)
+    alone = [record("mine", config=SMALL_KV), record("yours", config=SMALL_KV)]
+    assert "mine → yours" in written(tmp_path, alone)[1]
+
+
 def test_a_difference_between_twins_is_a_limitation(tmp_path):
     made = comparison()
     for run in made:
@@ -328,6 +344,12 @@ def test_bounds_stand_beside_what_was_achieved(full):
     assert "62.5 %" in row
     measured = median_run([run for run in comparison() if run["strategy"] == "ray-data"])["phases_s"]["steady"] + 1.5
     assert f"{100 * 11 / measured:.1f} %" in row
+
+
+def test_where_bounds_are_missing_the_table_says_what_works_them_out(full, tmp_path):
+    how = "forecast-records.py --write works out ÷ possible and, on GPUs, the floor."
+    assert how in written(tmp_path, comparison())[1]
+    assert how not in (full / "report.md").read_text()
 
 
 def test_the_last_bounds_of_a_run_win_and_a_missing_file_means_none(tmp_path):
