@@ -60,8 +60,7 @@ def _tokenized(done: pa.Array) -> Iterator[Tokenized]:
 def _batches(done: pa.Array) -> Iterator[tuple[Any, list[str]]]:
     """Ids and prompts of the rows that are left to do, so many at a time that a process for them is worth its start."""
     ids, prompts = list[Any](), list[str]()
-    for batch in dataset.read_batches(config.INPUT_PATH, ["id", "prompt"], BATCH_ROWS):
-        left = batch.filter(pc.invert(pc.is_in(batch["id"], value_set=done))) if len(done) else batch
+    for left in _left(done):
         ids.append(left["id"])
         prompts += left["prompt"].to_pylist()
         if len(prompts) >= BATCH_ROWS:
@@ -69,6 +68,22 @@ def _batches(done: pa.Array) -> Iterator[tuple[Any, list[str]]]:
             ids, prompts = [], []
     if prompts:
         yield pa.concat_arrays(ids), prompts
+
+
+def _left(done: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The dataset's batches that have rows whose ids are not in `done`, and these rows alone."""
+    batches = dataset.read_batches(config.INPUT_PATH, ["id", "prompt"], BATCH_ROWS)
+    if not len(done):
+        yield from (batch for batch in batches if len(batch))
+        return
+    # Asked once for the whole dataset: each time, Arrow builds a table of all that are done.
+    ids = pa.chunked_array([batch["id"] for batch in dataset.read_batches(config.INPUT_PATH, ["id"], BATCH_ROWS)])
+    are_left, begin = pc.invert(pc.is_in(ids, value_set=done)), 0
+    for batch in batches:
+        left = batch.filter(are_left.slice(begin, len(batch)).combine_chunks())
+        begin += len(batch)
+        if len(left):
+            yield left
 
 
 def _received(ids: Any, references: list[Any]) -> Tokenized:
