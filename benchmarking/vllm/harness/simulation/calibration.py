@@ -171,8 +171,8 @@ def read(results: Path) -> Calibration:
     path = results / FILE_NAME
     if not path.exists():
         raise ValueError(
-            f"expected {path}, found none. BENCH_RESULTS_PATH=results takes the committed one; calibrate-simulation.py "
-            "--write makes one from your records"
+            f"expected {path}, found none; calibrate-simulation.py --write makes it from records, and "
+            "BENCH_RESULTS_PATH=results takes the committed one"
         )
     try:
         return _calibration(json.loads(path.read_text(encoding="utf-8")), results)
