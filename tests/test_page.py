@@ -453,6 +453,17 @@ def test_the_crossover_map_has_a_point_for_each_strategy_and_condition(full):
         assert len(re.findall(rf"<title>{name}: \d\.\d+ times in", chart)) == 2
 
 
+def test_the_map_has_a_place_for_each_power_of_4_with_the_letters_of_its_conditions():
+    pressures = {"A: x": 0.0, "B: x": 0.3, "C: x": 4.002, "D: x": 1e6}
+    made = [curves.Crossing("ray-data", name, pressure, 1.2, None, None) for name, pressure in pressures.items()]
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", curves.crossover(made))
+    assert [text for text in texts if re.fullmatch(r"[A-D ]+|.* (to|and|1/2).*", text)] == [
+        *("A B", "under 1/2"),
+        *("C", "2 to 8"),
+        *("D", "32 and more"),
+    ]
+
+
 def test_strategies_are_told_apart_by_the_colour_blind_and_parts_in_grey():
     colors = list(palette.STRATEGY_COLORS.values())
     assert len(set(colors)) == len(colors)
