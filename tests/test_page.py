@@ -534,6 +534,11 @@ def test_a_heading_takes_more_lines_rather_than_a_wider_column_on_a_terminal():
     ]
 
 
+def test_a_column_of_figures_stays_one_where_some_have_a_mark_or_words():
+    table = Table("A title", ("s", "errors"), [("1.0*", "0"), ("2.0", "27.1 % (236 unfinished at the row's end)")])
+    assert "| ---: | ---: |" in table.markdown()
+
+
 def test_a_knobs_name_in_a_heading_breaks_between_its_words_not_its_letters():
     table = Table("Conditions", ("OUTPUT_LEN_MAX",), [("512",)])
     assert "OUTPUT_<wbr>LEN_<wbr>MAX" in table.html()

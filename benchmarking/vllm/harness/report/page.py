@@ -30,7 +30,7 @@ caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space
 th { max-width: 9em } td:first-child { white-space: nowrap }
 td + td { max-width: 14em; overflow-wrap: break-word }
 th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
-.figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
+.figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap; max-width: none }
 .note { color: #555; font-size: 13px; margin-top: .2em }
 figure { margin: 1.2em 0; break-inside: avoid } figcaption { font-weight: bold; font-size: 13px }
 svg { max-width: 100%; height: auto }

@@ -64,7 +64,7 @@ class Table:
 
     def _is_right(self, column: int) -> bool:
         cells = [row[column] for row in self.rows if row[column] not in ("", UNKNOWN)]
-        return bool(cells) and all(re.match(r"[-+$]?[\d,.]+( |$)", cell) for cell in cells)
+        return bool(cells) and all(re.match(r"[-+$]?[\d,.]+\*?( |$)", cell) for cell in cells)
 
     def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
         cells = [
