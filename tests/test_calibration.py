@@ -90,7 +90,9 @@ def test_a_structure_that_is_missing_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "records.jsonl").write_text((results / "records.jsonl").read_text())
     with pytest.raises(ValueError, match=r"expected \S+\.parquet in .*structures, found none; give --datasets"):
         calibration.load(tmp_path)
-    with pytest.raises(ValueError, match=r"calibration\.json, found none; calibrate-simulation\.py --write makes it"):
+    with pytest.raises(
+        ValueError, match=r"calibration\.json, found none; .* --write makes it.* BENCH_RESULTS_PATH=results"
+    ):
         calibration.read(tmp_path)
 
 

@@ -110,14 +110,36 @@ def test_runs_that_are_alone_in_their_block_change_nothing():
     assert scatter([*cells, *alone]) == pytest.approx(scatter(cells))
 
 
-def test_one_block_is_too_few_trials():
-    with pytest.raises(TooFewTrialsError, match="1 of 2 blocks"):
-        estimate(simulated(1, blocks=1), {"naive": 1, "ray": -1})
+@pytest.mark.parametrize("strategies", [("naive", "ray"), ("naive", "naive", "ray"), DEFAULT])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
+def test_too_few_trials_says_how_many_more_and_exactly_those_are_enough(strategies, blocks):
+    weights = {"naive": 1, "ray": -1}
+    enough = next(n for n in range(1, 9) if is_enough(simulated(1, strategies, n), weights))
+    if blocks >= enough:
+        assert is_enough(simulated(1, strategies, blocks), weights)
+        return
+    with pytest.raises(TooFewTrialsError, match=f"^{enough - blocks} more needed$"):
+        estimate(simulated(1, strategies, blocks), weights)
 
 
-def test_two_strategies_without_a_twin_are_too_few_to_know_the_noise():
-    with pytest.raises(TooFewTrialsError, match="degrees of freedom"):
-        estimate(simulated(1, strategies=("naive", "ray")), {"naive": 1, "ray": -1})
+def is_enough(cells, weights):
+    try:
+        return bool(estimate(cells, weights))
+    except TooFewTrialsError:
+        return False
+
+
+def test_blocks_that_lack_one_side_leave_only_a_block_with_both_to_be_added():
+    whole, *others = (simulated(1, blocks=1, noise=0.03) for _ in range(3))
+    lacking = [Cell(f"later {n}", c.strategy, c.log_s) for n, some in enumerate(others) for c in some[:-1]]
+    with pytest.raises(TooFewTrialsError, match=r"^1 more needed$"):
+        estimate([*whole, *lacking], {"naive": 1, "ray": -1})
+
+
+def test_runs_by_hand_are_no_trial_of_a_comparison():
+    alone = [Cell(name, name, 3.0) for name in ("naive", "ray")]
+    with pytest.raises(TooFewTrialsError, match=r"^run them with compare\.py$"):
+        estimate(alone, {"naive": 1, "ray": -1})
 
 
 @pytest.mark.parametrize("strategies", [DEFAULT, DEFAULT[1:], ("naive", "ray"), ("naive", "naive", "ray")])
@@ -223,4 +245,4 @@ def test_runs_of_a_block_on_other_cards_are_not_paired():
     runs = [run(n, arm, card) for n in cards for arm, card in zip(("naive-batch", "ray-data"), cards[n], strict=True)]
     (section,) = group(runs)
     found = answer(section, {"naive-batch": 1, "ray-data": -1}, steady_s_per_token, strategy)
-    assert "1 of 2 blocks have both" in found.verdict
+    assert found.verdict == "too few trials: 4 more needed"

@@ -103,6 +103,27 @@ def test_a_browser_fits_the_page_to_paper(full):
     assert browser.look_at(full / "report.html", print_media=True).content_width <= 1240
 
 
+def test_a_browser_fits_two_dozen_conditions_to_paper(tmp_path):
+    written(tmp_path, [record(config={"MAX_NUM_SEQS": 64 + n, "MODEL_NAME": "../../.local/model"}) for n in range(24)])
+    assert browser.look_at(tmp_path / "report.html", print_media=True).content_width <= 1240
+
+
+def test_conditions_are_folded_on_the_screen_and_open_on_paper(full):
+    screen, paper = (browser.look_at(full / "report.html", print_media=paper).text for paper in (False, True))
+    assert "The same for all results (" in screen
+    assert "MAX_NUM_SEQS" not in screen
+    assert "MAX_NUM_SEQS" in paper
+
+
+def test_charts_of_many_conditions_are_folded_and_the_map_of_all_comes_before_them(tmp_path):
+    for count, is_open in ((1, True), (page.FEW_SECTIONS, True), (page.FEW_SECTIONS + 1, False)):
+        html, _ = written(tmp_path, [record(config={"MAX_NUM_SEQS": 64 + n}) for n in range(count)])
+        drawn, _, runs = html.partition("<h2>Charts</h2>")[2].partition("<h2>Runs</h2>")
+        assert drawn.count("<details open>" if is_open else "<details>") == drawn.count("<details") == count
+        assert drawn.index("Speed-up over naive-batch") < drawn.index("<details")
+        assert ("<details open>" in runs) == is_open
+
+
 def test_the_pages_policy_stops_even_a_request_that_got_into_it(full, tmp_path):
     asked = []
     with serving(asked) as address:
@@ -193,6 +214,55 @@ def test_runs_under_other_conditions_are_never_averaged_and_the_report_says_what
     ]
 
 
+def test_conditions_of_one_name_are_told_apart_by_what_differs():
+    many, few = ({**record()["dataset"], "files": files} for files in (8, 4))
+    made = [record(dataset=many), record(dataset=few), record(dataset=few, config={"LOGITS_PROCESSORS": "a.b:Forced"})]
+    made[1]["config"]["LOGITS_PROCESSORS"] = made[0]["config"]["LOGITS_PROCESSORS"] = None
+    made.append(record(hardware={"gpus": []}))
+    assert [section.name for section in group(made)] == [
+        "A: H200, 400_0-5_16, files 8",
+        "B: H200, 400_0-5_16, files 4",
+        "C: H200, 400_0-5_16, files 4, LOGITS_PROCESSORS Forced",
+        "D: CPU, 400_0-5_16",
+    ]
+
+
+def test_each_set_of_conditions_has_a_line_with_its_fastest_strategy_and_how_sure_that_is(tmp_path):
+    alone = record("ray-data", config=SMALL_KV)
+    _, markdown = written(tmp_path, [*comparison(), alone])
+    second, first = (line.split(" | ") for line in in_short(markdown))
+    assert first[1:3] + first[4:5] + first[6:7] == ["ray-data", f"{6000 / 22 / 1.02:.1f}", "naive-batch", "faster"]
+    assert re.fullmatch(r"1\.3\d+ \(1\.\d+ to 1\.\d+\)", first[5])
+    assert second[1:3] + second[4:7] == ["ray-data", "300.0", "-", "-", "-"]
+
+
+def test_the_fastest_is_found_between_runs_of_one_trial_not_by_a_fast_day(tmp_path):
+    # ray-data is the slower one in both of its trials, and took part on the two fast days only.
+    days = {1: 20.0, 2: 20.0, 3: 60.0, 4: 60.0, 5: 60.0}
+    arms = [(day, arm, days[day]) for day in days for arm in ("naive-batch", "naive-batch-again")]
+    arms += [(day, "ray-data", 1.1 * days[day]) for day in (1, 2)]
+    made = [
+        record(arm.removesuffix("-again"), steady_s + 20, steady_s, config=trial_of("c", day, 1, arm))
+        for day, arm, steady_s in arms
+    ]
+    (line,) = in_short(written(tmp_path, made)[1])
+    assert line.split(" | ")[1:5:3] == ["naive-batch", "ray-data"]
+
+
+def in_short(markdown):
+    return [
+        line
+        for line in markdown.partition("**In short**")[2].partition("**")[0].splitlines()
+        if re.match(r"\| [A-Z]: ", line)
+    ]
+
+
+def test_the_terminal_ends_with_the_short_answer_where_there_are_several(tmp_path):
+    several = page.as_text([*comparison(1), *comparison(1, **SMALL_KV)], tmp_path, None)
+    assert several.rpartition("\n\n")[0].endswith("\n\nIn short")
+    assert "In short" not in page.as_text(comparison(1), tmp_path, None)
+
+
 def test_a_run_whose_engines_had_a_smaller_cache_is_set_apart_with_the_reason(tmp_path):
     made = [record(wall_s=40.0), record(wall_s=41.0), with_settings(record(wall_s=90.0), num_gpu_blocks=5000)]
     _, markdown = written(tmp_path, made)
@@ -213,10 +283,26 @@ def test_a_folder_without_records_gives_a_page_that_says_so(tmp_path):
 
 def test_every_question_is_answered_for_both_measures_with_intervals(tmp_path):
     _, markdown = written(tmp_path, comparison())
-    row = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → continuous-batch")
+    row = table_row(markdown, "A: H200, 400\\_0-5\\_16 | naive-batch → continuous-batch")
     assert re.search(r"1\.15\d \(1\.\d+ to 1\.\d+\) \| faster \| 1\.08\d \(1\.\d+ to 1\.\d+\) \| faster", row)
-    noise = table_row(markdown, "A: 400\\_0-5\\_16 | naive-batch → naive-batch-again")
+    noise = table_row(markdown, "A: H200, 400\\_0-5\\_16 | naive-batch → naive-batch-again")
     assert "no clear difference" in noise
+
+
+def test_every_strategy_is_judged_a_users_own_too(tmp_path):
+    made = comparison()
+    own = [record("mine", 35.0, 15.0, config=trial_of("20260101-000000-ab", n, 8, "mine")) for n in (1, 2, 3)]
+    _, markdown = written(tmp_path, [*made, *own])
+    for strategy, verdict in (
+        ("mine", "faster"),
+        ("prefix-bucketing", "faster"),
+        ("continuous-batch-sorted", "faster"),
+    ):
+        row = table_row(markdown, f"A: H200, 400\\_0-5\\_16 | naive-batch → {strategy}")
+        assert row.split(" | ")[3] == verdict
+    assert "naive-batch → mine" in page.as_text([*made, *own], tmp_path, None)
+    alone = [record("mine", config=SMALL_KV), record("yours", config=SMALL_KV)]
+    assert "mine → yours" in written(tmp_path, alone)[1]
 
 
 def test_a_difference_between_twins_is_a_limitation(tmp_path):
@@ -258,6 +344,12 @@ def test_bounds_stand_beside_what_was_achieved(full):
     assert "62.5 %" in row
     measured = median_run([run for run in comparison() if run["strategy"] == "ray-data"])["phases_s"]["steady"] + 1.5
     assert f"{100 * 11 / measured:.1f} %" in row
+
+
+def test_where_bounds_are_missing_the_table_says_what_works_them_out(full, tmp_path):
+    how = "forecast-records.py --write works out ÷ possible and, on GPUs, the floor."
+    assert how in written(tmp_path, comparison())[1]
+    assert how not in (full / "report.md").read_text()
 
 
 def test_the_last_bounds_of_a_run_win_and_a_missing_file_means_none(tmp_path):
@@ -361,6 +453,17 @@ def test_the_crossover_map_has_a_point_for_each_strategy_and_condition(full):
         assert len(re.findall(rf"<title>{name}: \d\.\d+ times in", chart)) == 2
 
 
+def test_the_map_has_a_place_for_each_power_of_4_with_the_letters_of_its_conditions():
+    pressures = {"A: x": 0.0, "B: x": 0.3, "C: x": 4.002, "D: x": 1e6}
+    made = [curves.Crossing("ray-data", name, pressure, 1.2, None, None) for name, pressure in pressures.items()]
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", curves.crossover(made))
+    assert [text for text in texts if re.fullmatch(r"[A-D ]+|.* (to|and|1/2).*", text)] == [
+        *("A B", "under 1/2"),
+        *("C", "2 to 8"),
+        *("D", "32 and more"),
+    ]
+
+
 def test_strategies_are_told_apart_by_the_colour_blind_and_parts_in_grey():
     colors = list(palette.STRATEGY_COLORS.values())
     assert len(set(colors)) == len(colors)
@@ -420,6 +523,22 @@ def test_a_table_reads_the_same_in_all_three_forms():
     assert '<td>a&lt;b</td><td class="figure">1.0</td>' in table.html()
 
 
+def test_a_heading_takes_more_lines_rather_than_a_wider_column_on_a_terminal():
+    table = Table("A title", ("name", "whole job, s (95 %)"), [("a", "20.5")])
+    assert table.text().splitlines()[2:] == [
+        "       whole",
+        "      job, s",
+        "name  (95\N{NO-BREAK SPACE}%)",
+        "----  ------",
+        "a       20.5",
+    ]
+
+
+def test_a_column_of_figures_stays_one_where_some_have_a_mark_or_words():
+    table = Table("A title", ("s", "errors"), [("1.0*", "0"), ("2.0", "27.1 % (236 unfinished at the row's end)")])
+    assert "| ---: | ---: |" in table.markdown()
+
+
 def test_a_knobs_name_in_a_heading_breaks_between_its_words_not_its_letters():
     table = Table("Conditions", ("OUTPUT_LEN_MAX",), [("512",)])
     assert "OUTPUT_<wbr>LEN_<wbr>MAX" in table.html()
@@ -476,5 +595,5 @@ def test_runs_that_were_all_refused_are_listed_without_an_empty_table_or_chart(t
     html, markdown = written(tmp_path, [record(), refused])
     assert "no GPU" in markdown
     assert "0 of 1" not in markdown
-    assert html.count("<h3>") == 1
+    assert html.count("<figcaption>Whole job, s") == 1
     assert "0 of 1" not in page.as_text([record(), refused], tmp_path, None)

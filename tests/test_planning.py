@@ -9,10 +9,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import config
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from harness.overrides import SUITE_DIR
+from harness.planning import reading
 from harness.planning.queues import Queues, Stretch, shares
 from harness.planning.survival import Survival
 from harness.planning.suspects import FEW, Suspects
@@ -208,3 +211,18 @@ def test_the_script_that_measures_planning_plans_every_row_and_keeps_a_line(tmp_
     assert (kept["rows"], kept["groups"]) == (3000, 512)
     assert 0 < kept["plan_s"] < 30
     assert kept["peak_memory_bytes"] < 4e9
+
+
+def test_small_files_are_tokenised_together_and_large_ones_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(range(10_000))
+    for number, rows in enumerate([16] * 8 + [reading.BATCH_ROWS + 10]):
+        part = [next(ids) for _ in range(rows)]
+        pq.write_table(pa.table({"id": part, "prompt": [f"prompt {i}" for i in part]}), tmp_path / f"{number}.parquet")
+    monkeypatch.setattr(config, "INPUT_PATH", str(tmp_path))
+    batches = list(reading._batches(done=pa.array([1, 2])))
+    # Each would have a process of its own, which competes with the engines while they start.
+    assert [len(prompts) for _, prompts in batches] == [8 * 16 - 2 + reading.BATCH_ROWS, 10]
+    read = [(i.as_py(), prompt) for some, prompts in batches for i, prompt in zip(some, prompts, strict=True)]
+    assert read == [(i, f"prompt {i}") for i in range(8 * 16 + reading.BATCH_ROWS + 10) if i not in (1, 2)]

@@ -483,7 +483,8 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "prompt", "prompt"])
     pq.write_table(twice, Path(config.INPUT_PATH) / "0.parquet")
     (message,) = refused()
-    assert "expected columns ['id', 'prompt'], found ['id', 'prompt', 'prompt']" in message
+    assert "expected columns ['id', 'prompt'], found ['id', 'prompt', 'prompt']. Set INPUT_PATH to other" in message
+    assert "S3_ENDPOINT_URL" not in message
 
 
 def test_results_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_equal_runs_may_be_compared():
 
 DIFFERENT = {
     "dataset: ": lambda r: {**r, "dataset": {**r["dataset"], "fingerprint": "other"}},
-    "files of the dataset: 8 / 4": lambda r: {**r, "dataset": {**r["dataset"], "files": 4}},
+    "files: 8 / 4": lambda r: {**r, "dataset": {**r["dataset"], "files": 4}},
     "OUTPUT_LEN: 16 / 32": lambda r: {**r, "config": {**r["config"], "OUTPUT_LEN": 32}},
     "OUTPUT_LEN_DISTRIBUTION: fixed / uniform": lambda r: {
         **r,

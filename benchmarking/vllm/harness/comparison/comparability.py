@@ -75,6 +75,14 @@ def asked_differences(a: Record, b: Record) -> list[str]:
     return _dataset_difference(a, b) + _unequal(first, second, shared)
 
 
+def distinctions(record: Record, others: Sequence[Record]) -> list[str]:
+    """What was set in a run otherwise than in some of the others, as "name value"; of a path the last part."""
+    differing = dict.fromkeys(text for other in others for text in asked_differences(record, other))
+    sides = [text.rpartition(" / ")[0].partition(": ") for text in differing]
+    words = [f"{name} {value.rpartition(':')[2].rpartition('/')[2]}" for name, _, value in sides if value != "None"]
+    return list(dict.fromkeys(words))
+
+
 def own_differences(a: Record, b: Record) -> list[str]:
     """Between two runs of one strategy: knobs of its own that were set differently."""
     first, second = conditions(a["config"]), conditions(b["config"])
@@ -150,7 +158,7 @@ def _dataset_difference(a: Record, b: Record) -> list[str]:
         return [f"dataset: {dataset_name(a)} / {dataset_name(b)}"]
     # Daft's batches do not cross files, so the same rows in other files are other work.
     files = first.get("files") or FILES_BEFORE, second.get("files") or FILES_BEFORE
-    return [f"files of the dataset: {files[0]} / {files[1]}"] if files[0] != files[1] and first and second else []
+    return [f"files: {files[0]} / {files[1]}"] if files[0] != files[1] and first and second else []
 
 
 def dataset_name(record: Record) -> str:

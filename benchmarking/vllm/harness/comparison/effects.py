@@ -64,17 +64,21 @@ def estimate(cells: Sequence[Cell], weights: Mapping[str, float], seed: int = 0)
     contrasts = _contrasts(cells, weights)
     residual_maker, freedom = _residual_maker(cells)
     if len(contrasts) < MIN_BLOCKS or freedom < MIN_FREEDOM:
-        raise TooFewTrialsError(_what_is_missing(len(contrasts), freedom))
+        raise TooFewTrialsError(_what_is_missing(cells, weights, len(contrasts), freedom))
     logs = np.array([cell.log_s for cell in cells])
     center = float((contrasts @ logs).mean())
     half = _half_width(logs, contrasts, residual_maker, freedom, seed)
     return Effect(math.exp(center), math.exp(center - half), math.exp(center + half), len(contrasts))
 
 
-def _what_is_missing(blocks: int, freedom: int) -> str:
-    if blocks < MIN_BLOCKS:
-        return f"{blocks} of {MIN_BLOCKS} blocks have both"
-    return f"{freedom} of {MIN_FREEDOM} degrees of freedom; add a trial, a strategy or the A/A twin"
+def _what_is_missing(cells: Sequence[Cell], weights: Mapping[str, float], blocks: int, freedom: int) -> str:
+    """How many more blocks, of what the fullest one with all of `weights` holds, would be enough."""
+    if not blocks:
+        return "run them with compare.py"
+    runs = [[c.strategy for c in cells if c.block == name] for name in {c.block for c in cells}]
+    fullest = max(len(names) for names in runs if set(weights) <= set(names))
+    # Each brings as many degrees of freedom as it has runs, less one for itself.
+    return f"{max(MIN_BLOCKS - blocks, math.ceil((MIN_FREEDOM - freedom) / (fullest - 1)))} more needed"
 
 
 def trials_needed(arms: int, strategies: int) -> int:

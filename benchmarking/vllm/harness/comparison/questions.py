@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.comparison.comparability import read_back_differences
 from harness.comparison.effects import Cell, Effect, TooFewTrialsError, estimate
-from harness.comparison.sections import Section, arm, block
+from harness.comparison.sections import Section, arm, block, rank
 from harness.schema import Record
 
 # A steady phase that is shorter, or that made a smaller share of the output, says nothing about the rate.
@@ -65,6 +65,16 @@ QUESTIONS = (
     *(pair("Daft or Ray Data?", "ray-data", strategy) for strategy in DAFT),
     *(pair("What does planning do?", strategy, "prefix-planned") for strategy in (*DAFT, "ray-data")),
 )
+TOPICS = (*dict.fromkeys(question.topic for question in QUESTIONS), "The others against the first")
+
+
+def questions_of(section: Section) -> list[Question]:
+    """Those above that the section has runs for; and its first strategy against each that is in no question with it,
+    so that every strategy is judged, a user's own too."""
+    names = sorted({run["strategy"] for run in section.runs}, key=rank)
+    asked = [question for question in QUESTIONS if set(question.weights) <= set(names)]
+    paired = [set(question.weights) for question in asked]
+    return asked + [pair(TOPICS[-1], names[0], other) for other in names[1:] if {names[0], other} not in paired]
 
 
 def job_s(record: Record) -> float | None:

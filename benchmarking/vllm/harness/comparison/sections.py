@@ -14,6 +14,7 @@ from string import ascii_uppercase
 from harness.comparison.comparability import (
     asked_differences,
     dataset_name,
+    distinctions,
     disturbances,
     own_differences,
     read_back_differences,
@@ -82,10 +83,12 @@ def group(records: Sequence[Record]) -> list[Section]:
         else:
             home.runs.append(record)
     sections.sort(key=lambda section: _place(section.runs[0]))
-    for number, section in enumerate(sections):
+    for section in sections:
         section.runs.sort(key=lambda run: run["started_at"])
-        section.name = f"{_letter(number)}: {_conditions(section.runs)}"
+        section.name = _conditions(section.runs)
         _set_apart(section)
+    for number, (section, words) in enumerate(zip(sections, _told_apart(sections), strict=True)):
+        section.name = f"{_letter(number)}: {', '.join([section.name, *words])}"
     return sections
 
 
@@ -102,7 +105,7 @@ def _conditions(runs: list[Record]) -> str:
     """The conditions that sections usually differ in, in a few words; the report lists all of them elsewhere."""
     knobs = runs[0]["config"]
     name = next((run["dataset"]["name"] for run in runs if run["dataset"]), dataset_name(runs[0]))
-    words = [PurePath(str(name)).name.removesuffix(".parquet")]
+    words = [*_card(runs), PurePath(str(name)).name.removesuffix(".parquet")]
     if knobs.get("KV_CACHE_MEMORY_BYTES"):
         words.append(f"KV cache {knobs['KV_CACHE_MEMORY_BYTES'] / 1e9:.3g} GB")
     if knobs.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed":
@@ -110,6 +113,18 @@ def _conditions(runs: list[Record]) -> str:
     if knobs.get("CONCURRENCY", 1) != 1:
         words.append(f"{knobs['CONCURRENCY']} engines")
     return ", ".join(words)
+
+
+def _card(runs: list[Record]) -> list[str]:
+    """What the engines ran on, unless no run got as far as to know."""
+    gpus = next((run["hardware"].get("gpus") or ["CPU"] for run in runs if run["hardware"]), [])
+    return [str(gpu).removeprefix("NVIDIA ") for gpu in gpus[:1]]
+
+
+def _told_apart(sections: list[Section]) -> list[list[str]]:
+    """For each section the conditions in which it differs from others of the same name."""
+    namesakes = [[other.first for other in sections if other.name == section.name] for section in sections]
+    return [distinctions(section.first, alike) for section, alike in zip(sections, namesakes, strict=True)]
 
 
 def _set_apart(section: Section) -> None:

@@ -6,17 +6,18 @@ from harness.comparison.effects import scatter
 from harness.comparison.questions import (
     MEASURES,
     QUESTIONS,
+    TOPICS,
     Answer,
-    Question,
     answer,
     cells_of,
+    questions_of,
     steady_s_per_token,
     strategy,
     twins,
 )
 from harness.comparison.sections import Section, arm
 from harness.report import bounds as best
-from harness.report.bounds import Bounds
+from harness.report.bounds import NO_BOUNDS, Bounds
 from harness.report.curves import Crossing
 from harness.report.tables import UNKNOWN, Table, per_cent
 from harness.schema import Record
@@ -56,22 +57,22 @@ def doubts(sections: Sequence[Section]) -> list[str]:
 
 def asked(sections: Sequence[Section]) -> list[Table]:
     """A table for each topic that at least one section has runs for."""
-    topics = dict.fromkeys(question.topic for question in QUESTIONS)
-    return [table for topic in topics if (table := _table(topic, sections)).rows]
+    return [table for topic in TOPICS if (table := _table(topic, sections)).rows]
 
 
 def of(section: Section) -> Table:
     """All answers of one section in one table, the A/A pair first."""
     pair = twins(section)
     aa = [(f"A/A: {pair[0]} → {pair[1]}", _answers(section, {pair[0]: 1, pair[1]: -1}, arm))] if pair else []
-    asked_here = [(q.sides, _answers(section, q.weights, strategy)) for q in QUESTIONS if _has_runs(section, q)]
+    asked_here = [(q.sides, _answers(section, q.weights, strategy)) for q in questions_of(section)]
     rows = [(text, *_cells(answers)) for text, answers in (*aa, *asked_here)]
     return Table(f"Who wins, {section.name}", HEADER[1:], rows)
 
 
 def without_runs(sections: Sequence[Section]) -> list[str]:
     """The comparisons that no section has runs for."""
-    return [q.sides for q in QUESTIONS if not any(_has_runs(section, q) for section in sections)]
+    asked_somewhere = [question for section in sections for question in questions_of(section)]
+    return [question.sides for question in QUESTIONS if question not in asked_somewhere]
 
 
 def crossings(sections: Sequence[Section], bounds: Mapping[str, Bounds]) -> list[Crossing]:
@@ -82,18 +83,11 @@ def crossings(sections: Sequence[Section], bounds: Mapping[str, Bounds]) -> list
 
 
 def _table(topic: str, sections: Sequence[Section]) -> Table:
-    rows = [
-        (section.name, question.sides, *_cells(_answers(section, question.weights, strategy)))
-        for question in QUESTIONS
-        if question.topic == topic
-        for section in sections
-        if _has_runs(section, question)
-    ]
+    asked_here = [(q, section) for section in sections for q in questions_of(section) if q.topic == topic]
+    order = {question.sides: place for place, question in enumerate(QUESTIONS)}
+    asked_here.sort(key=lambda each: order.get(each[0].sides, len(order)))
+    rows = [(section.name, q.sides, *_cells(_answers(section, q.weights, strategy))) for q, section in asked_here]
     return Table(topic, HEADER, rows)
-
-
-def _has_runs(section: Section, question: Question) -> bool:
-    return set(question.weights) <= {run["strategy"] for run in section.runs}
 
 
 def _answers(section: Section, weights: Mapping[str, float], by: Callable[[Record], str]) -> list[Answer]:
@@ -101,10 +95,11 @@ def _answers(section: Section, weights: Mapping[str, float], by: Callable[[Recor
 
 
 def _cells(answers: Sequence[Answer]) -> list[str]:
-    return [cell for found in answers for cell in (_ratio(found), found.verdict)]
+    return [cell for found in answers for cell in (ratio(found), found.verdict)]
 
 
-def _ratio(found: Answer) -> str:
+def ratio(found: Answer) -> str:
+    """The ratio and its interval, as far as they are known."""
     if found.ratio is None:
         return UNKNOWN
     interval = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None else ""
@@ -118,7 +113,7 @@ def _contenders(section: Section) -> list[str]:
 
 def _crossing(section: Section, name: str, bounds: Mapping[str, Bounds]) -> Crossing | None:
     run = section.of(name)[0]
-    pressure = best.kv_pressure(run, bounds.get(run["run_id"], Bounds()))
+    pressure = best.kv_pressure(run, bounds.get(run["run_id"], NO_BOUNDS))
     found = answer(section, {BASELINE: 1, name: -1}, steady_s_per_token, strategy)
     if pressure is None or found.ratio is None:
         return None

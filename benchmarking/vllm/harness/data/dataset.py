@@ -53,7 +53,9 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
     inside = fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
     found = sorted(info.path for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._")
     if not found:
-        raise FileNotFoundError("expected Parquet files, found none; make them with generate_data.ipynb")
+        raise FileNotFoundError(
+            "expected Parquet files, found none; correct the path, or make them with generate_data.ipynb"
+        )
     return found
 
 

@@ -17,7 +17,11 @@ from harness.data import dataset
 from harness.planning import text
 from harness.planning.window import Tokenized, Window, plan, window_tokens
 
-# Batches of rows that are being tokenised at a time, for each CPU of the cluster, and in all.
+# Rows that are tokenised together, of however many files. A process that tokenises needs some 4 s of CPU before its
+# first row (transformers, PyTorch): one for each file of a small dataset would keep the cores from the engines, which
+# start meanwhile. One batch is encoded on all cores.
+BATCH_ROWS = 4096
+# Batches that are being tokenised at a time, for each CPU of the cluster, and in all.
 BATCHES_A_CPU = 2
 MOST_BATCHES = 64
 
@@ -45,14 +49,41 @@ def _tokenized(done: pa.Array) -> Iterator[Tokenized]:
     encode = ray.remote(text.encode).options(num_returns=2, scheduling_strategy="SPREAD")
     most = min(BATCHES_A_CPU * max(int(ray.cluster_resources().get("CPU", 1)), 1), MOST_BATCHES)
     under_way: deque[tuple[Any, list[Any]]] = deque()
-    for batch in dataset.read_batches(config.INPUT_PATH, ["id", "prompt"]):
-        left = batch.filter(pc.invert(pc.is_in(batch["id"], value_set=done))) if len(done) else batch
-        if len(left):
-            under_way.append((left["id"], encode.remote(left["prompt"].to_pylist())))
+    for ids, prompts in _batches(done):
+        under_way.append((ids, encode.remote(prompts)))
         if len(under_way) >= most:
             yield _received(*under_way.popleft())
     while under_way:
         yield _received(*under_way.popleft())
+
+
+def _batches(done: pa.Array) -> Iterator[tuple[Any, list[str]]]:
+    """Ids and prompts of the rows that are left to do, so many at a time that a process for them is worth its start."""
+    ids, prompts = list[Any](), list[str]()
+    for left in _left(done):
+        ids.append(left["id"])
+        prompts += left["prompt"].to_pylist()
+        if len(prompts) >= BATCH_ROWS:
+            yield pa.concat_arrays(ids), prompts
+            ids, prompts = [], []
+    if prompts:
+        yield pa.concat_arrays(ids), prompts
+
+
+def _left(done: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The dataset's batches that have rows whose ids are not in `done`, and these rows alone."""
+    batches = dataset.read_batches(config.INPUT_PATH, ["id", "prompt"], BATCH_ROWS)
+    if not len(done):
+        yield from (batch for batch in batches if len(batch))
+        return
+    # Asked once for the whole dataset: each time, Arrow builds a table of all that are done.
+    ids = pa.chunked_array([batch["id"] for batch in dataset.read_batches(config.INPUT_PATH, ["id"], BATCH_ROWS)])
+    are_left, begin = pc.invert(pc.is_in(ids, value_set=done)), 0
+    for batch in batches:
+        left = batch.filter(are_left.slice(begin, len(batch)).combine_chunks())
+        begin += len(batch)
+        if len(left):
+            yield left
 
 
 def _received(ids: Any, references: list[Any]) -> Tokenized:

@@ -82,7 +82,11 @@ def advice_lines(advice: Advice, price: float | None, start_s: float) -> Iterato
         yield f"  Cost: {_cost(advice.naive_gpu_hours, price)} at least."
         return
     gain = f"{best.speedup:.2f}x as fast as naive-batch ({best.lowest:.2f} to {best.highest:.2f})"
-    yield f"Run {best.forecast.strategy}: expected {gain}."
+    if advice.pays_from_rows is None:
+        name = best.forecast.strategy
+        yield f"Keep {NAIVE}: {name} is expected {gain}, but finding its order takes longer than it saves."
+    else:
+        yield f"Run {best.forecast.strategy}: expected {gain}."
     yield from (f"  {reason}" for reason in advice.reasons)
     if advice.order_gain < WORTHWHILE:
         yield f"  Sorting, bucketing and routing have nothing to gain: {advice.order_gain - 1:.1%} over arrival order."
@@ -90,12 +94,11 @@ def advice_lines(advice: Advice, price: float | None, start_s: float) -> Iterato
         gain = f"{advice.order_gain - 1:.0%} over the best in arrival order"
         yield f"  Sorting, bucketing, routing or planning alone gains {gain}."
     yield f"  Cost: {_cost(advice.gpu_hours, price)} at least, against {_cost(advice.naive_gpu_hours, price)}."
-    yield f"  {_pays(advice, start_s)}"
+    if advice.pays_from_rows is not None:
+        yield f"  {_pays(advice, start_s)}"
 
 
 def _pays(advice: Advice, start_s: float) -> str:
-    if advice.pays_from_rows is None:
-        return f"But finding the order takes longer than it saves: on these prompts {NAIVE} ends sooner."
     if advice.partial_batches and advice.saved_s < start_s:
         # Batches grow with the prompts: what one prompt gains here tells nothing of more of them.
         return (

@@ -65,7 +65,10 @@ def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: st
         columns = [column for column in (prompt_column, id_column) if column is not None]
         missing = [column for column in columns if column not in parquet.schema_arrow.names]
         if missing:
-            raise ValueError(f"{file}: expected columns {columns}, found {parquet.schema_arrow.names}")
+            raise ValueError(
+                f"{file}: expected columns {columns}, found {parquet.schema_arrow.names}. "
+                "Name others with --column and --id-column, or --no-id"
+            )
         table = parquet.read(columns=columns)
     try:
         table.validate(full=True)

@@ -23,6 +23,7 @@ from harness.preflight.row_scan import Ints, Limit, RowScan
 # A store that gives no rows for this long, in seconds, counts as unreachable.
 READ_TIMEOUT_S = 20.0
 COLUMNS = {"id": "whole numbers or text", "prompt": "text"}
+STORE = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT_URL to its store if it is not AWS"
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
             scan.add(batch)
     except TimeoutError as error:
         return None, [_unreadable(f"{_where()}: {error}")]
-    except (StorageError, ValueError) as error:
+    except StorageError as error:
         return None, [_unreadable(str(error))]
+    except ValueError as error:
+        # It was read, and is not what was expected; the store is not to blame.
+        return None, [_unreadable(str(error), "Set INPUT_PATH to other files, or change these")]
     if not scan.rows:
         return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
     problems = list(scan.problems())
@@ -107,7 +111,5 @@ def _where() -> str:
     return f"{config.INPUT_PATH} at endpoint {config.S3_ENDPOINT_URL or 'AWS'}"
 
 
-def _unreadable(found: str) -> Problem:
-    expected = "Parquet files with the columns " + " and ".join(COLUMNS)
-    change = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT_URL to its store if it is not AWS"
-    return Problem(expected, found, change)
+def _unreadable(found: str, change: str = STORE) -> Problem:
+    return Problem("Parquet files with the columns " + " and ".join(COLUMNS), found, change)

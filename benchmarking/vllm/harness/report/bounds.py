@@ -26,6 +26,9 @@ class Bounds:
     working_set_tokens: float | None = None
 
 
+NO_BOUNDS = Bounds()
+
+
 def load(results_path: str | Path) -> dict[str, Bounds]:
     """Run id → bounds; empty where there is no file. Raises RecordError for a line that is none."""
     path = Path(results_path) / FILE_NAME

@@ -3,6 +3,7 @@
 A chart whose records lack the data says so in its place.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,25 +44,35 @@ class Crossing:
     high: float | None
 
 
+# How many times the shared prefixes fill the KV cache: a place on the map for each power of 4, since on an axis most
+# conditions would lie on top of each other at its beginning.
+BANDS = {0.5: "under 1/2", 2.0: "1/2 to 2", 8.0: "2 to 8", 32.0: "8 to 32", math.inf: "32 and more"}
+# Pixels between the numbered dots of a band, at most.
+MOST_APART = 24.0
+
+
 def crossover(crossings: list[Crossing]) -> str:
     """The map that decides: speed-up against how many times the shared prefixes fill the KV cache."""
     title = (
         "Speed-up over naive-batch (steady generation, times) by working set of shared prefixes ÷ KV cache of one "
-        "engine (dotted lines: the conditions by letter)"
+        "engine (above: the conditions by letter)"
     )
     if not crossings:
         return svg.note(
             title, "No record has its working set in bounds.jsonl together with a speed-up over naive-batch."
         )
-    # Room for the dots beside the last pressure.
-    x_end = svg.axis_end(1.1 * max(c.pressure for c in crossings))
-    y_end = svg.axis_end(max(c.high or c.speedup for c in crossings))
-    plot = svg.Plot(50, 10, WIDTH - 150, 260, x_end, y_end)
-    shapes = [*svg.x_axis(plot), *svg.y_axis(plot)]
-    shapes.append(svg.line(plot.left, plot.y(1), plot.right, plot.y(1), width=1.5, dash="3 3"))
     names = sorted({crossing.strategy for crossing in crossings}, key=rank)
-    for crossing in crossings:
-        shapes += _crossing(plot, crossing, names)
+    bands = sorted({_band(crossing) for crossing in crossings})
+    apart = min(MOST_APART, (WIDTH - 70) / len(bands) / (len(names) + 1))
+    y_end = svg.axis_end(max(c.high or c.speedup for c in crossings))
+    plot = svg.Plot(50, 24, apart * (len(names) + 1) * len(bands), 260, len(bands), y_end)
+    shapes = svg.y_axis(plot)
+    shapes.append(svg.line(plot.left, plot.y(1), plot.right, plot.y(1), width=1.5, dash="3 3"))
+    for place, band in enumerate(bands):
+        here = [crossing for crossing in crossings if _band(crossing) == band]
+        shapes += [*_band_marks(plot, place, band, here)]
+        for crossing in here:
+            shapes += _crossing(plot, plot.x(place) + apart * (names.index(crossing.strategy) + 1), crossing)
     legend, height = _strategy_legend(plot.bottom + 40, names, [])
     return svg.figure(title, WIDTH, height, shapes + legend)
 
@@ -77,18 +88,29 @@ def _strategy_legend(top: float, strategies: list[str], remarks: list[str]) -> t
     return shapes, top + 24 * ((len(strategies) + len(remarks) + 2) // 3) + 4
 
 
-def _crossing(plot: svg.Plot, crossing: Crossing, names: list[str]) -> list[str]:
-    # Strategies of one section share their pressure: a line marks it, and they stand side by side to its right.
-    mark = plot.x(crossing.pressure)
-    x = mark + 14 + 17 * names.index(crossing.strategy)
-    shapes = [
-        svg.line(mark, plot.top, mark, plot.bottom, dash="1 3"),
-        svg.text(mark + 4, plot.top + 12, crossing.section.split(":")[0]),
+def _band(crossing: Crossing) -> float:
+    return next(end for end in BANDS if crossing.pressure < end)
+
+
+def _band_marks(plot: svg.Plot, place: int, band: float, crossings: list[Crossing]) -> list[str]:
+    letters = dict.fromkeys(crossing.section.split(":")[0] for crossing in crossings)
+    middle = plot.x(place + 0.5)
+    return [
+        svg.line(plot.x(place + 1), plot.top, plot.x(place + 1), plot.bottom, svg.FAINT),
+        svg.text(middle, plot.top - 8, " ".join(letters), "middle"),
+        svg.text(middle, plot.bottom + 16, BANDS[band], "middle"),
     ]
+
+
+def _crossing(plot: svg.Plot, x: float, crossing: Crossing) -> list[str]:
+    shapes = []
     if crossing.low is not None and crossing.high is not None:
         ends = plot.y(crossing.low), plot.y(crossing.high)
         shapes.append(svg.line(x, ends[0], x, ends[1], palette.color(crossing.strategy), 2.5))
-    hint = f"{crossing.strategy}: {crossing.speedup:.3f} times in {crossing.section}"
+    hint = (
+        f"{crossing.strategy}: {crossing.speedup:.3f} times in {crossing.section}; the shared prefixes fill "
+        f"{crossing.pressure:.2g} of a KV cache"
+    )
     return [*shapes, *_numbered(x, plot.y(crossing.speedup), crossing.strategy, hint)]
 
 

@@ -15,10 +15,12 @@ from harness import schema
 from harness.comparison import sections, verdicts
 from harness.comparison.questions import job_s, steady_s_per_token
 from harness.report import bounds as best
-from harness.report import charts, conditions, curves, summary
+from harness.report import charts, conditions, curves, overview, summary
 from harness.report.tables import Table, markdown_text
 from harness.schema import Record
 
+# Of more sets of conditions, charts and runs are folded: they would hide what comes after them.
+FEW_SECTIONS = 4
 TITLE = "Feeding prompts to vLLM: which way is fastest"
 
 STYLE = """
@@ -28,13 +30,18 @@ caption { text-align: left; font-weight: bold; padding-bottom: .3em; white-space
 th { max-width: 9em } td:first-child { white-space: nowrap }
 td + td { max-width: 14em; overflow-wrap: break-word }
 th, td { text-align: left; padding: .2em .7em; border-bottom: 1px solid #ddd; vertical-align: top }
-.figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap }
+.figure { text-align: right; font-variant-numeric: tabular-nums } td.figure { white-space: nowrap; max-width: none }
 .note { color: #555; font-size: 13px; margin-top: .2em }
 figure { margin: 1.2em 0; break-inside: avoid } figcaption { font-weight: bold; font-size: 13px }
 svg { max-width: 100%; height: auto }
 @media print {
 body { max-width: none; margin: 0 } table { display: table; font-size: 9px }
 th, td { overflow-wrap: anywhere } h2 { break-after: avoid } }
+"""
+FOLDING = """summary { font-weight: bold; font-size: 13px; cursor: pointer; padding: .3em 0 }
+details caption { display: none } td:first-child { white-space: normal; min-width: 13em; max-width: 30em }
+@media print { details::details-content { content-visibility: visible; block-size: auto }
+details table { table-layout: fixed; width: 100% } td:first-child { min-width: 0 } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -54,7 +61,16 @@ class Chart:
     svg: str
 
 
-Block = Heading | Notes | Table | Chart
+@dataclass(frozen=True)
+class Folded:
+    """Much of one kind, of which the title shows until somebody asks for it; on paper all of it."""
+
+    title: str
+    blocks: "Sequence[Block]"
+    is_open: bool = False
+
+
+Block = Heading | Folded | Notes | Table | Chart
 
 
 def write(records: Sequence[Record], results_path: Path, price: float | None) -> tuple[Path, Path]:
@@ -73,26 +89,27 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         return [Heading("No results yet"), Notes([f"{results_path} holds no usable record.", *problems])]
     groups = sections.group(good)
     begun = _begun(groups)
-    bounds = best.load(results_path)
+    bounds, are_few = best.load(results_path), len(begun) <= FEW_SECTIONS
     if price is None:
         problems.append("Cost is in GPU-seconds: GPU_PRICE_PER_HOUR is not set.")
     return [
         Heading("Conditions"),
-        conditions.common(groups),
-        *([conditions.varying(groups)] if len(groups) > 1 else []),
+        _settings(conditions.common(groups)),
+        *([_settings(conditions.varying(groups))] if len(groups) > 1 else []),
         Heading("Limitations"),
         Notes(conditions.limitations(groups, [*verdicts.doubts(groups), *problems])),
         Heading("Results"),
+        *_if_any(overview.overview(begun, bounds)),
         *(summary.results(section, bounds, price) for section in begun),
         *_if_any(summary.failures(groups)),
         *_if_any(summary.set_apart(groups)),
         Heading("Who wins, by how much, and how sure that is"),
         *_questions(groups),
         Heading("Charts"),
-        *(Chart(chart) for section in begun for chart in _charts(section, results_path)),
         Chart(curves.crossover(verdicts.crossings(groups, bounds))),
+        *(Folded(section.name, _charts(section, results_path), are_few) for section in begun),
         Heading("Runs"),
-        summary.every_run(groups),
+        Folded("Every run, in the order in which they ran", [summary.every_run(groups)], are_few),
     ]
 
 
@@ -101,7 +118,7 @@ def as_html(blocks: Sequence[Block]) -> str:
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<title>{TITLE}</title><style>{STYLE}</style>"
+        f"<title>{TITLE}</title><style>{STYLE}{FOLDING}</style>"
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><h1>{TITLE}</h1>\n{body}\n</body></html>\n'
 
@@ -125,7 +142,9 @@ def as_text(records: Sequence[Record], results_path: Path, price: float | None, 
         if table is not None and (table.rows and not _unanswered(table))
     ]
     extra = [*_if_any(summary.failures(groups)), *_if_any(summary.set_apart(groups))]
-    return "\n\n".join(table.text() for table in (*tables, *extra) if isinstance(table, Table) and table.rows)
+    # Last, where a terminal ends.
+    short = [overview.overview(groups, bounds)] if len(groups) > 1 else []
+    return "\n\n".join(table.text() for table in (*tables, *extra, *short) if isinstance(table, Table) and table.rows)
 
 
 def _begun(groups: Sequence[sections.Section]) -> list[sections.Section]:
@@ -162,7 +181,8 @@ def _fit_for_use(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 def _questions(groups: Sequence[sections.Section]) -> list[Block]:
     explained = (
         "Ratio: how many times the seconds of the left strategy are those of the right one; above 1 the right one is "
-        "faster. Steady generation is the time an output token takes while all engines have work; the whole job is the "
+        "faster. Too few trials: so many more of the same strategies, by compare.py --trials, give a verdict. Steady "
+        "generation is the time an output token takes while all engines have work; the whole job is the "
         "wall time, start-up included."
     )
     unasked = verdicts.without_runs(groups)
@@ -175,12 +195,15 @@ def _questions(groups: Sequence[sections.Section]) -> list[Block]:
     ]
 
 
-def _charts(section: sections.Section, results_path: Path) -> list[str]:
-    heading = f"<h3>{html.escape(section.name)}</h3>"
+def _settings(table: Table) -> Folded:
+    return Folded(f"{table.title} ({len(table.rows)} settings)", [table])
+
+
+def _charts(section: sections.Section, results_path: Path) -> list[Chart]:
     rate: Callable[[Record], float | None] = lambda run: 1 / s if (s := steady_s_per_token(run)) else None  # noqa: E731
     dots = charts.dots(section, "Whole job, s (a dot a run, a bar at the median; hollow: the A/A twin)", job_s)
     steady = charts.dots(section, "Steady generation, output tokens/s (more is better)", rate)
-    return [heading + dots, steady, charts.waterfall(section), curves.hit_rate(section, results_path)]
+    return [Chart(svg) for svg in (dots, steady, charts.waterfall(section), curves.hit_rate(section, results_path))]
 
 
 def _if_any(table: Table) -> list[Block]:
@@ -192,12 +215,18 @@ def _html(block: Block) -> str:
         return block.html()
     if isinstance(block, Chart):
         return block.svg
+    if isinstance(block, Folded):
+        inside = "\n".join(_html(each) for each in block.blocks)
+        opened = " open" if block.is_open else ""
+        return f"<details{opened}><summary>{html.escape(block.title)}</summary>{inside}</details>"
     if isinstance(block, Heading):
         return f"<h2>{html.escape(block.text)}</h2>"
     return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in block.lines)}</ul>"
 
 
 def _markdown(block: Block) -> str:
+    if isinstance(block, Folded):
+        return "\n\n".join(text for each in block.blocks if (text := _markdown(each)))
     if isinstance(block, Table):
         return block.markdown()
     if isinstance(block, Heading):

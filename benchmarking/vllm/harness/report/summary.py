@@ -7,11 +7,9 @@ from harness.comparison.questions import job_s, steady_s_per_token
 from harness.comparison.sections import Section, arm
 from harness.report import bounds as best
 from harness.report import cost
-from harness.report.bounds import Bounds
+from harness.report.bounds import NO_BOUNDS, Bounds
 from harness.report.tables import UNKNOWN, Table, figure, per_cent
 from harness.schema import Record
-
-NO_BOUNDS = Bounds()
 
 
 def results(section: Section, bounds: Mapping[str, Bounds], price: float | None) -> Table:
@@ -31,7 +29,7 @@ def results(section: Section, bounds: Mapping[str, Bounds], price: float | None)
         f"{unit} / 1,000 accepted rows",
     )
     rows = [_result(name, section, bounds, price) for name in section.arms()]
-    return Table(section.name, header, rows, _result_note(section)).without_empty_columns()
+    return Table(section.name, header, rows, _result_note(section, bounds)).without_empty_columns()
 
 
 def failures(sections: Sequence[Section]) -> Table:
@@ -115,12 +113,18 @@ def _spread(runs: Sequence[Record], value: Callable[[Record], float | None]) -> 
     return f"{figure(median(known), 4)} ({figure(known[0], 4)} to {figure(known[-1], 4)})"
 
 
-def _result_note(section: Section) -> str:
+def _result_note(section: Section, bounds: Mapping[str, Bounds]) -> str:
     """Said under each table, so that a figure that is missing or partial is not taken for a result."""
     bad, apart = len(section.unsuccessful), len(section.set_apart)
     parts = [f"{bad} run(s) invalid or failed" if bad else "", f"{apart} run(s) set apart" if apart else ""]
     said = "; ".join(part for part in parts if part)
-    return f"Medians of valid runs. {said + ': listed below.' if said else ''}".strip()
+    unbounded = section.kept and not any(run["run_id"] in bounds for run in section.kept)
+    notes = [
+        "Medians of valid runs.",
+        f"{said}: listed below." if said else "",
+        "forecast-records.py --write works out ÷ possible and, on GPUs, the floor." if unbounded else "",
+    ]
+    return " ".join(note for note in notes if note)
 
 
 def _first_lines(error: str | None) -> str:

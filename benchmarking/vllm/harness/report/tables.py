@@ -3,6 +3,7 @@
 import html
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,10 +28,18 @@ class Table:
         return Table(self.title, [self.header[i] for i in kept], rows, f"{self.note} {named}".strip())
 
     def text(self) -> str:
-        widths = [max(len(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
-        lines = [self._line(row, widths) for row in (self.header, *self.rows)]
+        """A heading takes as many lines as keep its column as narrow as its words and cells allow."""
+        columns = range(len(self.header))
+        names = [name.replace(" %", "\N{NO-BREAK SPACE}%") for name in self.header]
+        words = [max(map(len, name.split(" "))) for name in names]
+        widths = [max([words[i], *(len(row[i]) for row in self.rows)]) for i in columns]
+        heads = [textwrap.wrap(name, width) for name, width in zip(names, widths, strict=True)]
+        height = max(map(len, heads))
+        top = [[*[""] * (height - len(lines)), *lines] for lines in heads]
+        head = [self._line([top[i][line] for i in columns], widths) for line in range(height)]
         rule = "  ".join("-" * width for width in widths)
-        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *([self.note] if self.note else [])])
+        lines = [self._line(row, widths) for row in self.rows]
+        return "\n".join([self.title, "", *head, rule, *lines, *([self.note] if self.note else [])])
 
     def markdown(self) -> str:
         rule = ["---:" if self._is_right(i) else "---" for i in range(len(self.header))]
@@ -55,7 +64,7 @@ class Table:
 
     def _is_right(self, column: int) -> bool:
         cells = [row[column] for row in self.rows if row[column] not in ("", UNKNOWN)]
-        return bool(cells) and all(re.match(r"[-+$]?[\d,.]+( |$)", cell) for cell in cells)
+        return bool(cells) and all(re.match(r"[-+$]?[\d,.]+\*?( |$)", cell) for cell in cells)
 
     def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
         cells = [

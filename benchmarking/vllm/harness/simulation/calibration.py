@@ -170,7 +170,10 @@ def read(results: Path) -> Calibration:
     """The committed fit. Raises ValueError where there is none that can be used, with what to do."""
     path = results / FILE_NAME
     if not path.exists():
-        raise ValueError(f"expected {path}, found none; calibrate-simulation.py --write makes it from records")
+        raise ValueError(
+            f"expected {path}, found none; calibrate-simulation.py --write makes it from records, and "
+            "BENCH_RESULTS_PATH=results takes the committed one"
+        )
     try:
         return _calibration(json.loads(path.read_text(encoding="utf-8")), results)
     except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
