@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, stdout
 from harness.data.storage import StorageError
 from harness.prediction import (
     advice,
@@ -134,4 +134,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

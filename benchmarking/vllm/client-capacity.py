@@ -20,7 +20,7 @@ import aiohttp
 import config
 import numpy as np
 import uvloop
-from harness import arguments, machine
+from harness import arguments, machine, stdout
 from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
@@ -46,13 +46,13 @@ def main() -> None:
             found["suite"] = ours(endpoint, arrivals, tokens)
         if options.client != "suite":
             found["aiohttp"] = theirs(endpoint, arrivals)
-    for name, row in found.items():
-        print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
     record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}
     line = json.dumps(record)
     Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
     with (Path(config.RESULTS_PATH) / "client-capacity.jsonl").open("a") as file:
         file.write(line + "\n")
+    for name, row in found.items():
+        print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
     print(line)
 
 
@@ -122,4 +122,4 @@ def summary(
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import config
-from harness import overrides
+from harness import overrides, stdout
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
 from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
@@ -49,8 +49,8 @@ def _run(build: Build, model: Path) -> list[dict[str, Any]]:
     llm.llm_engine.engine_core.shutdown(timeout=10)
     with (Path(config.RESULTS_PATH) / "forecast-check.jsonl").open("a") as file:
         for record in records:
-            print(_line(record))
             file.write(json.dumps(record, allow_nan=False) + "\n")
+            print(_line(record))
     return records
 
 
@@ -63,4 +63,4 @@ def _line(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import overrides
+from harness import overrides, stdout
 from harness.comparison.comparability import disturbances
 from harness.data.storage import StorageError
 from harness.prediction import model_shape, prompt_set, record_forecast
@@ -138,4 +138,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

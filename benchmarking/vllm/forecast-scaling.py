@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, stdout
 from harness.data import local_model
 from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
 
@@ -42,9 +42,9 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             url = pool.apply(make, (rows,))
             records.append(pool.apply(measure, (url,)))
-        print(_line(records[-1], records[0]))
         with (results / "forecast-scaling.jsonl").open("a") as file:
             file.write(json.dumps(records[-1]) + "\n")
+        print(_line(records[-1], records[0]))
 
 
 def make(rows: int) -> str:
@@ -99,4 +99,4 @@ def _arguments() -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

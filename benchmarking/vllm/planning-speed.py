@@ -22,7 +22,7 @@ from typing import Any
 
 import config
 import numpy as np
-from harness import arguments, machine, overrides
+from harness import arguments, machine, overrides, stdout
 from harness.preflight import bounds
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
@@ -131,4 +131,4 @@ def _memory() -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, machine
+from harness import arguments, machine, stdout
 from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
@@ -176,4 +176,4 @@ def commit() -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config
-from harness import record_file, remote_records
+from harness import record_file, remote_records, stdout
 from harness.data import storage
 from harness.preflight import disk, installation, load_format
 from harness.preflight.problem import Problem
@@ -187,4 +187,4 @@ def _positive(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stdout.exit_after(main)

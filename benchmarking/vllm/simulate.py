@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, stdout
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
 from harness.prediction.gpus import Gpu
@@ -41,6 +41,13 @@ HEAD = (
 
 def main() -> None:
     args = _arguments()
+    try:
+        _simulate(args)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
+
+
+def _simulate(args: argparse.Namespace) -> None:
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
     bounds.require(knobs)
     structure.require_simulated(knobs)
@@ -56,9 +63,9 @@ def main() -> None:
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
         results = {way: list(_jobs(args, prefixes, gpu, limits, way, known, knobs)) for way in ways}
-        _show(results)
         if args.write:
             _write(args, prefixes, results)
+        _show(results)
 
 
 def _jobs(
@@ -139,7 +146,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        overrides.refuse(error)
+    stdout.exit_after(main)
