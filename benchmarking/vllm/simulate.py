@@ -23,6 +23,7 @@ from harness import arguments, overrides, stdout
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
 from harness.prediction.gpus import Gpu
+from harness.prediction.progress_bar import ProgressBar
 from harness.preflight import bounds
 from harness.simulation import calibration, cards, default_limits, job, structure
 from harness.simulation.calibration import Calibration
@@ -62,7 +63,12 @@ def _simulate(args: argparse.Namespace) -> None:
     )
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
-        results = {way: list(_jobs(args, prefixes, gpu, limits, way, known, knobs)) for way in ways}
+        results: dict[Card, list[tuple[Outcome, float]]] = {way: [] for way in ways}
+        with ProgressBar("simulating", len(ways) * len(args.strategies)) as progress:
+            for way in ways:
+                for found in _jobs(args, prefixes, gpu, limits, way, known, knobs):
+                    results[way].append(found)
+                    progress.advance(1)
         if args.write:
             _write(args, prefixes, results)
         _show(results)
