@@ -548,7 +548,7 @@ def test_the_admission_limit_refuses_at_once_and_says_when_to_come_back(monkeypa
     assert "2 are admitted" in json.loads(body["body"])["error"]["message"]
 
 
-def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
+def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path, capsys):
     made = [row(), row(rate=20)]
     for one in made:
         row_file.append(one, [{"index": 0, "ttft_s": None}], tmp_path)
@@ -556,8 +556,14 @@ def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
     assert [row_record.problems(one) for one in made] == [[], []]
     path = tmp_path / row_file.FILE_NAME
     path.write_bytes(path.read_bytes() + b'{"half')
+    assert row_file.load(tmp_path) == made
+    assert "serving.jsonl ends in half a line" in capsys.readouterr().err
     row_file.append(made[0], [], tmp_path)
-    with pytest.raises(RecordError, match=r"serving.jsonl:3: not JSON"):
+    assert row_file.load(tmp_path) == [*made, made[0]]
+    (aside,) = tmp_path.glob("serving.half-*.txt")
+    assert aside.read_bytes() == b'{"half'
+    path.write_bytes(b'{"half\n' + path.read_bytes())
+    with pytest.raises(RecordError, match=r"serving.jsonl:1: not JSON"):
         row_file.load(tmp_path)
 
 

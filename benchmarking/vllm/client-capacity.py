@@ -20,7 +20,7 @@ import aiohttp
 import config
 import numpy as np
 import uvloop
-from harness import arguments, machine, stdout
+from harness import arguments, machine, record_file, stdout
 from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
@@ -47,13 +47,10 @@ def main() -> None:
         if options.client != "suite":
             found["aiohttp"] = theirs(endpoint, arrivals)
     record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}
-    line = json.dumps(record)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    with (Path(config.RESULTS_PATH) / "client-capacity.jsonl").open("a") as file:
-        file.write(line + "\n")
+    record_file.append_line(record, Path(config.RESULTS_PATH) / "client-capacity.jsonl")
     for name, row in found.items():
         print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
-    print(line)
+    print(json.dumps(record))
 
 
 def commit() -> str | None:

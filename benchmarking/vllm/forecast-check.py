@@ -7,7 +7,6 @@ Each setting (engine build, dataset, strategy, number of engines: see harness/fo
 `results/forecast-check.jsonl`. Exits 1 if a prediction is off by more than two percentage points.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import config
-from harness import overrides, stdout
+from harness import overrides, record_file, stdout
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
 from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
@@ -47,10 +46,9 @@ def _run(build: Build, model: Path) -> list[dict[str, Any]]:
     llm = start(build, model)
     records = [check(llm, setting, model, LOCAL / "forecast-check") for setting in SETTINGS if setting.build is build]
     llm.llm_engine.engine_core.shutdown(timeout=10)
-    with (Path(config.RESULTS_PATH) / "forecast-check.jsonl").open("a") as file:
-        for record in records:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
-            print(_line(record))
+    for record in records:
+        record_file.append_line(record, Path(config.RESULTS_PATH) / "forecast-check.jsonl")
+        print(_line(record))
     return records
 
 

@@ -10,7 +10,6 @@ three engine counts). Adds a line a size to `results/forecast-scaling.jsonl`.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -21,7 +20,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import config
-from harness import arguments, overrides, stdout
+from harness import arguments, overrides, record_file, stdout
 from harness.data import local_model
 from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
 
@@ -42,8 +41,7 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             url = pool.apply(make, (rows,))
             records.append(pool.apply(measure, (url,)))
-        with (results / "forecast-scaling.jsonl").open("a") as file:
-            file.write(json.dumps(records[-1]) + "\n")
+        record_file.append_line(records[-1], results / "forecast-scaling.jsonl")
         print(_line(records[-1], records[0]))
 
 

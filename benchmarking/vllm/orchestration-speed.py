@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, machine, overrides, stdout
+from harness import arguments, machine, overrides, record_file, stdout
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
 from harness.preflight import bounds
@@ -71,8 +71,7 @@ def main() -> None:
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 print(f"failed: {strategy}, {engines} engines: {error}. Lines before it are kept", file=sys.stderr)
                 sys.exit(EXIT_FAILED)
-            with (Path(config.RESULTS_PATH) / "orchestration-speed.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+            record_file.append_line(found, Path(config.RESULTS_PATH) / "orchestration-speed.jsonl")
             print(
                 f"{strategy:20}{found['engines']:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}"
                 f"{found['collect_s']:>11.1f}{found['driver_cpu_s']:>10.1f}"

@@ -10,7 +10,6 @@ of its own; adds a line to RESULTS_PATH/planning-speed.jsonl.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -22,7 +21,7 @@ from typing import Any
 
 import config
 import numpy as np
-from harness import arguments, machine, overrides, stdout
+from harness import arguments, machine, overrides, record_file, stdout
 from harness.preflight import bounds
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
@@ -58,8 +57,7 @@ def main() -> None:
         print("carried {rows:,} prompts through in {carry_s:.0f} s, {peak_memory_bytes:,} bytes".format(
             **record["carried"]
         ))  # fmt: skip
-    with (results / "planning-speed.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    record_file.append_line(record, results / "planning-speed.jsonl")
 
 
 def _apart(measure: Any, *arguments: int) -> Record:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, machine, stdout
+from harness import arguments, machine, record_file, stdout
 from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
@@ -151,11 +151,8 @@ def report(turns: Sequence[dict[str, Figures]], conditions: dict[str, Any]) -> N
     for name, (suite, vllm, middle, low, high) in compared.items():
         print(f"{name:15} {suite:9.4f} {vllm:9.4f} {middle:7.3f}  {low:.3f} to {high:.3f}")
     record = {**conditions, "turns": turns, "ratios": compared, "versions": machine.versions(), "commit": commit()}
-    line = json.dumps(record)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    with (Path(config.RESULTS_PATH) / "serving-parity.jsonl").open("a") as file:
-        file.write(line + "\n")
-    print(line)
+    record_file.append_line(record, Path(config.RESULTS_PATH) / "serving-parity.jsonl")
+    print(json.dumps(record))
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float, float, float]:

@@ -53,6 +53,9 @@ def main() -> int:
     except (ConfigurationError, TraceError, ValueError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(f"failed: {error}; rows that were measured before are recorded, --report shows them", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted; rows that were measured are recorded, --report shows them", file=sys.stderr)
         return 130
@@ -136,6 +139,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ConfigurationError(
             f"expected at most {MOST_REQUESTS:,} requests at a rate, found {most:,.0f}. Lower --rates"
         )
+    row_file.load(RESULTS)  # broken lines are known before anything is measured, not after
     offered, warm = workload.load(weights=options.url is None)
     return Plan(
         configurations=named,

@@ -11,7 +11,6 @@ Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256
 """
 
 import argparse
-import json
 import resource
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, overrides, stdout
+from harness import arguments, overrides, record_file, stdout
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
 from harness.prediction.gpus import Gpu
@@ -112,21 +111,20 @@ def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tup
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     asked = ("gpu", "engines", "engines_a_node", "rows", "submit_rows_per_s")
     setting = {name: getattr(args, name) for name in asked}
-    with (args.results / "simulations.jsonl").open("a", encoding="utf-8") as file:
-        for way, outcomes in results.items():
-            for outcome, took_s in outcomes:
-                line = {
-                    "schema": 1,
-                    **setting,
-                    "prefixes": prefixes,
-                    "limits": args.limits,
-                    "card": way.end,
-                    "reading": way.reading,
-                    **outcome._asdict(),
-                    "took_s": took_s,
-                    "peak_memory_bytes": peak_bytes,
-                }
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+    for way, outcomes in results.items():
+        for outcome, took_s in outcomes:
+            line = {
+                "schema": 1,
+                **setting,
+                "prefixes": prefixes,
+                "limits": args.limits,
+                "card": way.end,
+                "reading": way.reading,
+                **outcome._asdict(),
+                "took_s": took_s,
+                "peak_memory_bytes": peak_bytes,
+            }
+            record_file.append_line(line, args.results / "simulations.jsonl")
 
 
 def _arguments() -> argparse.Namespace:
