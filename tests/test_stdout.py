@@ -46,6 +46,16 @@ def test_a_full_disk_and_a_reader_that_has_gone_end_a_script_in_one_line(unbuffe
     assert (said.count("\n"), gone.count("\n")) == (1, 1)
 
 
+def test_a_stderr_that_takes_no_more_changes_no_ending() -> None:
+    code = PRINTING.format(ending="sys.stderr.write('said'); return 0")
+    for stdout, expected in (("/dev/null", 0), ("/dev/full", REFUSED)):
+        with Path("/dev/full").open("w") as full, Path(stdout).open("w") as out:
+            assert (
+                subprocess.run([sys.executable, "-c", code], cwd=SUITE_DIR, stdout=out, stderr=full).returncode
+                == expected
+            )
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_where_all_is_printed_a_script_ends_as_its_main_does(ending: str) -> None:
     statement, expected = ENDINGS[ending]

@@ -18,7 +18,7 @@ from typing import Any
 import config
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records
+from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records, stdout
 from harness.data import storage
 from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
@@ -36,6 +36,7 @@ Strategy = Callable[[], pa.Table]
 def run(script: str, strategy: Strategy) -> None:
     """Runs `strategy`, which returns a table with `id` and `output` (and `output_tokens` where it knows them), and
     exits. The last line of stdout is the record, which is also appended under config.RESULTS_PATH."""
+    sys.stderr = stdout.unfailing(sys.stderr)
     started = Run(script, strategy)
     # Ray writes what its nodes complain of to the driver's stdout, and may do so after the record.
     sys.stdout = sys.stderr

@@ -6,7 +6,7 @@ Daft 0.7.26 takes every file of a folder for Parquet.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,14 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
                 yield from parquet.iter_batches(rows, columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
         raise storage.failure(where, error) from None
+
+
+def schema(url: str | Path, columns: Sequence[str] = ("id", "prompt")) -> pa.Schema:
+    """The types of `columns` in the first file; for a dataset that preflight has read, those in every file."""
+    fs, path = storage.filesystem(url)
+    with fs.open_input_file(files(fs, path)[0]) as source:
+        found = pq.read_schema(source)
+    return pa.schema([found.field(name) for name in columns])
 
 
 def files(fs: pafs.FileSystem, path: str) -> list[str]:
