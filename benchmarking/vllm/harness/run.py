@@ -17,7 +17,6 @@ from typing import Any
 
 import config
 import pyarrow as pa
-import pyarrow.parquet as pq
 from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records, stdout
 from harness.data import storage
 from harness.engine_loss import EngineLosses
@@ -140,7 +139,7 @@ class Run:
             files, folder = storage.filesystem(config.OUTPUT_PATH)
             files.create_dir(folder)
             file = f"{self._record['run_id']}.parquet"
-            pq.write_table(table, f"{folder}/{file}", filesystem=files)
+            storage.write_table(table, files, f"{folder}/{file}")
             print(f"answers: {config.OUTPUT_PATH.rstrip('/')}/{file}", file=sys.stderr)
         if continuity.current.answers_written is not None:
             continuity.current.answers_written()
