@@ -1,6 +1,7 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
 import contextlib
+import copy
 import json
 import os
 import runpy
@@ -378,6 +379,26 @@ def test_a_row_that_is_there_twice_is_a_problem_and_is_shown_once(tmp_path):
     assert code == 0
     assert f"left out: row {row_file.load(tmp_path)[-1]['row_id']} (a part of it is missing" in err
     assert len(json.loads(out.splitlines()[-1])["rows"]) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda row: row["config"].pop("LOAD_FORMAT"),
+        lambda row: row["targets"].update(ttft_s="fast"),
+        lambda row: row["server"].update(prefix_cache_hits=[]),
+        lambda row: row.update(cache_state=1),
+    ],
+)
+def test_a_row_that_was_edited_into_what_cannot_be_shown_is_named_and_costs_no_other(tmp_path, damage):
+    good, bad = row(), copy.deepcopy(row(rate=20))
+    damage(bad)
+    for made in (good, bad):
+        row_file.append(made, [], tmp_path)
+    code, _, err = scorecard(tmp_path, "--report")
+    assert (code, f"left out: row {bad['row_id']} (a part of it is missing or of another type" in err) == (0, True)
+    code, out, _ = scorecard(tmp_path, "--check")
+    assert (code, "2 rows, 1 problems" in out) == (1, True)
 
 
 def test_a_missing_model_a_load_format_or_a_folder_is_refused_before_any_server_starts(tmp_path, model_folder):

@@ -87,7 +87,7 @@ def report(folders: list[Path]) -> int:
 def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
     rows = _load(RESULTS)
-    found = [f"row {row.get('row_id')}: {text}" for row in rows for text in row_record.problems(row)]
+    found = [f"row {row.get('row_id')}: {text}" for row in rows for text in page.problems(row)]
     repeated = record_file.repeated(str(row["row_id"]) for row in rows if "row_id" in row)
     found += [f"row {row_id}: {count} lines have this row_id, expected one" for row_id, count in repeated]
     print("\n".join([*found, f"{len(rows)} rows, {len(found)} problems"]))
@@ -118,7 +118,7 @@ def _load(folder: Path) -> list[row_record.Record]:
 
 def _fit_for_use(rows: list[row_record.Record]) -> list[row_record.Record]:
     """Rows that fit the format; one that does not is left out and named, not guessed at."""
-    found = [(row, row_record.problems(row)) for row in rows]
+    found = [(row, page.problems(row)) for row in rows]
     for row, wrong in found:
         if wrong:
             print(f"left out: row {row.get('row_id')} ({wrong[0]}); see --check", file=sys.stderr)
