@@ -113,6 +113,19 @@ def test_simulate_prints_a_line_a_strategy_and_keeps_it(tmp_path: Path) -> None:
     assert all(line["queries"] == 2000 * 512 and line["peak_memory_bytes"] < 4e9 for line in kept)
 
 
+def test_simulated_static_batches_are_no_larger_than_the_files_of_the_dataset(tmp_path: Path) -> None:
+    for name in ("calibration.json", "models"):
+        (tmp_path / name).symlink_to(SUITE_DIR / "results" / name)
+    asked = ["--gpu", "H200", "--engines", "1", "--rows", "256", "--prefixes", "8", "--strategies", "naive-batch"]
+    command = [sys.executable, "simulate.py", *asked, "--results", str(tmp_path), "--write"]
+    for files in ("1", "64"):
+        environ = {**os.environ, "BENCH_DATASET_FILES": files, "BENCH_NAIVE_PARTITIONS": "1"}
+        subprocess.run(command, cwd=SUITE_DIR, env=environ, capture_output=True, check=True, timeout=90)
+    lines = (tmp_path / "simulations.jsonl").read_text().splitlines()
+    whole, cut = (json.loads(line)["mean_running"] for line in lines)
+    assert whole > 100 > 4 >= cut
+
+
 def test_rows_count_from_when_the_last_instant_engine_is_ready(tmp_path: Path) -> None:
     def engine(*steps: tuple[int, int]) -> None:
         counts = np.zeros(served.STEPS, np.int32)
@@ -231,6 +244,7 @@ def test_one_run_cannot_be_predicted_from_others(results: Path) -> None:
             "expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found uniform",
         ),
         ({"ENABLE_PREFIX_CACHING": "false"}, "expected ENABLE_PREFIX_CACHING true, found false"),
+        ({"DATASET_FILES": "0"}, "expected DATASET_FILES of at least 1, found 0"),
         ({"GPUS_PER_ENGINE": "2"}, "expected GPUS_PER_ENGINE 1, as simulated engines have, found 2"),
     ],
 )

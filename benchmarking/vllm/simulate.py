@@ -21,6 +21,7 @@ import config
 from harness import arguments, overrides, record_file, stdout
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
+from harness.prediction.feeding import Dataset
 from harness.prediction.gpus import Gpu
 from harness.prediction.progress_bar import ProgressBar
 from harness.preflight import bounds
@@ -62,10 +63,13 @@ def _simulate(args: argparse.Namespace) -> None:
     )
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
+        asked = (knobs[name] for name in ("OUTPUT_LEN", "BLOCK_SIZE", "DATASET_FILES"))
+        dataset = structure.published(args.rows, prefixes, *asked)
+        job.require_fit(dataset, limits)
         results: dict[Card, list[tuple[Outcome, float]]] = {way: [] for way in ways}
         with ProgressBar("simulating", len(ways) * len(args.strategies)) as progress:
             for way in ways:
-                for found in _jobs(args, prefixes, gpu, limits, way, known, knobs):
+                for found in _jobs(args, dataset, gpu, limits, way, known, knobs):
                     results[way].append(found)
                     progress.advance(1)
         if args.write:
@@ -74,12 +78,11 @@ def _simulate(args: argparse.Namespace) -> None:
 
 
 def _jobs(
-    args: argparse.Namespace, prefixes: int, gpu: Gpu, limits: Limits, way: Card, known: Calibration, knobs: Any
+    args: argparse.Namespace, dataset: Dataset, gpu: Gpu, limits: Limits, way: Card, known: Calibration, knobs: Any
 ) -> Iterator[tuple[Outcome, float]]:
     """Each strategy's outcome, and how long its simulation took."""
     ready = spread_starts(args.engines, known.start.start_s - known.start.spread_s, known.start.spread_s)
     front_end_s = known.readings[way.reading].front_end_s_a_token
-    dataset = structure.published(args.rows, prefixes, knobs["OUTPUT_LEN"], knobs["BLOCK_SIZE"])
     for strategy in args.strategies:
         limited = default_limits.unset(limits, strategy, gpu) if args.limits == "unset" else limits
         began = time.perf_counter()
