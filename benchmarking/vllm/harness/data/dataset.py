@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from harness.data import storage
 
 Manifest = dict[str, Any]
+PATTERN = "*?[]{}\\"
 
 
 def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Iterator[pa.RecordBatch]:
@@ -68,6 +69,11 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
 def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
     """Raises ValueError for files that only some readers take for data, or the strategies would do unequal work:
     Daft 0.7.26 does not look into folders in a folder, and reads _x.parquet; Ray Data 2.58 does the opposite."""
+    if found := [character for character in PATTERN if character in path]:
+        raise ValueError(
+            f"{path}: expected a path without {' '.join(found)}, which Daft takes for a pattern: it reads other files "
+            "or none. Rename the file or folder"
+        )
     if fs.get_file_info(path).type == pafs.FileType.File:
         return
     folder = path.rstrip("/")
