@@ -251,6 +251,18 @@ def test_kept_tokens_that_were_cut_short_are_made_again(
     assert again.ids.tolist() == expected
 
 
+def test_where_tokens_cannot_be_kept_it_says_so_and_goes_on(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "my.parquet", id=list(range(8)), prompt=texts(8, 2))
+    expected = run(file)
+    monkeypatch.setattr(prompt_set, "CACHE", Path("/proc/tokens"))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert run(file).splitlines()[:6] == expected.splitlines()[:6]
+    said = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "tokens are not kept, so the next time takes as long: [Errno " in said
+
+
 def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, refused: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tokenizer\.json, found \[\]"):
         tokenizing.load_tokenizer(str(tmp_path))

@@ -256,11 +256,18 @@ def test_simulate_refuses_knobs_that_no_run_would_start_with_or_that_it_ignores(
     assert (code, heard.startswith("refused: ")) == (3, True)
 
 
-@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py", "forecast-check.py"])
+@pytest.mark.parametrize(
+    "script",
+    [f"{name}.py" for name in ("orchestration-speed", "planning-speed", "forecast-check", "client-capacity")]
+    + ["forecast-scaling.py", "serving-parity.py"],
+)
 def test_what_takes_minutes_refuses_a_folder_for_records_that_cannot_be(script: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    code, said = stopped(script, RESULTS_PATH=str(tmp_path / "file" / "results"))
-    assert (code, str(tmp_path / "file" / "results") in said) == (3, True)
+    # One that cannot be made, and one that is there and takes no file, not even root's.
+    for folder in (str(tmp_path / "file" / "results"), "/proc"):
+        code, said = stopped(script, RESULTS_PATH=folder)
+        assert (code, said.count("\n")) == (3, 1)
+        assert said.startswith(f"refused: expected a folder for records that can be written, found {folder}: ")
 
 
 def test_a_case_that_does_not_end_is_said_in_a_line(

@@ -21,6 +21,7 @@ import config
 import numpy as np
 import uvloop
 from harness import arguments, machine, record_file, stdout
+from harness.preflight import disk
 from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=arguments.above_zero, default=10.0)
     parser.add_argument("--client", choices=("suite", "aiohttp"), help="one of the two alone")
     options = parser.parse_args()
+    disk.require_results()
     tokens = round(options.streams / options.rate / GAP_S)
     arrivals = poisson(options.rate, options.seconds)
     cores = sorted(os.sched_getaffinity(0))

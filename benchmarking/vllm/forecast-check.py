@@ -20,6 +20,7 @@ from harness import overrides, record_file, stdout
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
 from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
+from harness.preflight import disk
 
 LOCAL = SUITE_DIR.parents[1] / ".local"
 
@@ -29,11 +30,7 @@ def main() -> None:
     unknown = set(sys.argv[1:]) - set(builds)
     if unknown:
         overrides.refuse(ValueError(f"expected some of {list(builds)}, found {sorted(unknown)}"))
-    try:
-        # The records' folder is known before minutes of engines, not after.
-        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        overrides.refuse(ValueError(f"RESULTS_PATH: expected a folder that can be written, found {error}. Set it"))
+    disk.require_results()
     model = local_model.make(LOCAL / "model")
     wanted = sys.argv[1:] or list(builds)
     records = [record for name in wanted for record in _run(builds[name], model)]

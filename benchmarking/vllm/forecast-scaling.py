@@ -23,6 +23,7 @@ import config
 from harness import arguments, overrides, record_file, stdout
 from harness.data import local_model
 from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
+from harness.preflight import disk
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
 SIZES = (50_000, 200_000, 800_000)
@@ -32,9 +33,9 @@ ENGINES, KV_TOKENS = 8, 735_000
 
 def main() -> None:
     sizes = _arguments()
+    disk.require_results()
     local_model.make(LOCAL / "model")
     results = Path(config.RESULTS_PATH)
-    results.mkdir(exist_ok=True)
     records: list[dict[str, Any]] = []
     # Spawned, one a size: memory and compiled code of one do not help or burden the next.
     for rows in sizes:

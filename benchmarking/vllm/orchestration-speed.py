@@ -34,7 +34,7 @@ import config
 from harness import arguments, machine, overrides, record_file, stdout
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
-from harness.preflight import bounds
+from harness.preflight import bounds, disk
 from harness.simulation import served
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
@@ -58,9 +58,9 @@ def main() -> None:
         return
     try:
         bounds.require(overrides.knob_values(config))
-        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         overrides.refuse(error)
+    disk.require_results()
     dataset = _dataset(args.rows)
     print("engines that answer at once: simulated")
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}{'driver s':>10}")

@@ -22,7 +22,7 @@ from typing import Any
 import config
 import numpy as np
 from harness import arguments, machine, overrides, record_file, stdout
-from harness.preflight import bounds
+from harness.preflight import bounds, disk
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -44,9 +44,9 @@ def main() -> None:
     results = Path(config.RESULTS_PATH)
     try:
         bounds.require(overrides.knob_values(config))
-        results.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         overrides.refuse(error)
+    disk.require_results()
     conditions = {"cpus": os.cpu_count(), "versions": machine.versions()}
     record = {"schema": 1, **conditions, "planned": _apart(planned, options.rows, options.tokens)}
     print("planned {rows:,} prompts of {tokens} tokens in {plan_s:.1f} s, {peak_memory_bytes:,} bytes".format(

@@ -24,6 +24,7 @@ from typing import Any
 
 import config
 from harness import arguments, machine, record_file, stdout
+from harness.preflight import disk
 from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=arguments.above_zero, default=10.0, help="of arrivals in a turn")
     parser.add_argument("--stub", action="store_true", help="20 tokens, 50 ms apart, from a server without a model")
     options = parser.parse_args()
+    disk.require_results()
     offered, warm = workload.load()
     # vLLM's generator cannot cancel.
     timed = [(at, uncancelled(request)) for at, request in offered.at(options.rate, options.seconds)]
