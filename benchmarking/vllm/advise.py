@@ -47,7 +47,7 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, and under `text` the lines for people; writes the plot if one is asked for."""
     knobs = _knobs(args)
     model, gpu = model_shape.read(args.model), gpus.find(args.gpu)
-    prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column)
+    prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column, prompt_set.CACHE)
     profile = prefix_tree.profile(prompts.data)
     lines = list(advice_text.data_lines(args.data, prompts, profile, model))
     report = {"dataset": _dataset(args.data, prompts, profile)}
