@@ -1,5 +1,6 @@
 """advise.py on files as people have them: what it says, what it refuses, and what it leaves out."""
 
+import io
 import json
 import re
 import subprocess
@@ -19,7 +20,7 @@ from harness.data import dataset, generator, storage
 from harness.data.prompts import Shape
 from harness.data.storage import StorageError
 from harness.overrides import SUITE_DIR
-from harness.prediction import forecast_chart, prompt_column, prompt_set, tokenizing
+from harness.prediction import forecast, forecast_chart, prompt_column, prompt_set, tokenizing
 from harness.target_length import target_length
 from test_roofline import QWEN3_8B
 
@@ -253,6 +254,18 @@ def test_kept_tokens_that_were_cut_short_are_made_again(
     assert again.ids.tolist() == expected
 
 
+def test_where_tokens_cannot_be_kept_it_says_so_and_goes_on(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "my.parquet", id=list(range(8)), prompt=texts(8, 2))
+    expected = run(file)
+    monkeypatch.setattr(prompt_set, "CACHE", Path("/proc/tokens"))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert run(file).splitlines()[:6] == expected.splitlines()[:6]
+    said = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "tokens are not kept, so the next time takes as long: [Errno " in said
+
+
 def test_a_folder_without_a_tokenizer_or_config_is_refused(tmp_path: Path, refused: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tokenizer\.json, found \[\]"):
         tokenizing.load_tokenizer(str(tmp_path))
@@ -298,6 +311,7 @@ def test_a_model_that_is_nowhere_and_a_broken_tokenizer_are_refused(refused: Any
         ({"OUTPUT_LEN_DISTRIBUTION": "normal"}, "found 'normal'"),
         ({"MAX_MODEL_LEN": 16}, "expected outputs of 1 to 15 tokens"),
         ({"ENABLE_PREFIX_CACHING": False}, "expected ENABLE_PREFIX_CACHING true, found false"),
+        ({"OUTPUT_LEN_DISTRIBUTION": "uniform"}, "--output-len 16: expected none, since OUTPUT_LEN_DISTRIBUTION"),
     ],
 )
 def test_knobs_that_no_run_would_start_with_or_no_forecast_follows_are_refused(
@@ -327,6 +341,20 @@ def test_arguments_that_mean_nothing_are_refused_by_name(
         run("my.parquet", *arguments)
     assert exit_.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_replay_says_at_once_that_it_began(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    replayed = forecast.forecast
+
+    def noted(*arguments: Any) -> Any:
+        said.append(sys.stderr.getvalue())  # type: ignore[attr-defined]
+        return replayed(*arguments)
+
+    monkeypatch.setattr(forecast, "forecast", noted)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    run(write(tmp_path / "my.parquet", id=list(range(8)), prompt=texts(8, 2)))
+    assert "replaying [" in said[0]
 
 
 def test_a_plot_that_cannot_be_written_after_all_is_refused(

@@ -115,6 +115,19 @@ def test_simulate_prints_a_line_a_strategy_and_keeps_it(tmp_path: Path) -> None:
     assert all(line["queries"] == 2000 * 512 and line["peak_memory_bytes"] < 4e9 for line in kept)
 
 
+def test_simulated_static_batches_are_no_larger_than_the_files_of_the_dataset(tmp_path: Path) -> None:
+    for name in ("calibration.json", "models"):
+        (tmp_path / name).symlink_to(SUITE_DIR / "results" / name)
+    asked = ["--gpu", "H200", "--engines", "1", "--rows", "256", "--prefixes", "8", "--strategies", "naive-batch"]
+    command = [sys.executable, "simulate.py", *asked, "--results", str(tmp_path), "--write"]
+    for files in ("1", "64"):
+        environ = {**os.environ, "BENCH_DATASET_FILES": files, "BENCH_NAIVE_PARTITIONS": "1"}
+        subprocess.run(command, cwd=SUITE_DIR, env=environ, capture_output=True, check=True, timeout=90)
+    lines = (tmp_path / "simulations.jsonl").read_text().splitlines()
+    whole, cut = (json.loads(line)["mean_running"] for line in lines)
+    assert whole > 100 > 4 >= cut
+
+
 def test_rows_count_from_when_the_last_instant_engine_is_ready(tmp_path: Path) -> None:
     def engine(*steps: tuple[int, int]) -> None:
         counts = np.zeros(served.STEPS, np.int32)
@@ -233,6 +246,7 @@ def test_one_run_cannot_be_predicted_from_others(results: Path) -> None:
             "expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found uniform",
         ),
         ({"ENABLE_PREFIX_CACHING": "false"}, "expected ENABLE_PREFIX_CACHING true, found false"),
+        ({"DATASET_FILES": "0"}, "expected DATASET_FILES of at least 1, found 0"),
         ({"GPUS_PER_ENGINE": "2"}, "expected GPUS_PER_ENGINE 1, as simulated engines have, found 2"),
     ],
 )
@@ -244,11 +258,18 @@ def test_simulate_refuses_knobs_that_no_run_would_start_with_or_that_it_ignores(
     assert (code, heard.startswith("refused: ")) == (3, True)
 
 
-@pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py", "forecast-check.py"])
+@pytest.mark.parametrize(
+    "script",
+    [f"{name}.py" for name in ("orchestration-speed", "planning-speed", "forecast-check", "client-capacity")]
+    + ["forecast-scaling.py", "serving-parity.py"],
+)
 def test_what_takes_minutes_refuses_a_folder_for_records_that_cannot_be(script: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    code, said = stopped(script, RESULTS_PATH=str(tmp_path / "file" / "results"))
-    assert (code, str(tmp_path / "file" / "results") in said) == (3, True)
+    # One that cannot be made, and one that is there and takes no file, not even root's.
+    for folder in (str(tmp_path / "file" / "results"), "/proc"):
+        code, said = stopped(script, RESULTS_PATH=folder)
+        assert (code, said.count("\n")) == (3, 1)
+        assert said.startswith(f"refused: expected a folder for records that can be written, found {folder}: ")
 
 
 def test_a_case_that_does_not_end_is_said_in_a_line(

@@ -1,16 +1,22 @@
 """A run that outlives an engine or a kill: not stopped, checked by what can be checked, and never a time."""
 
 import copy
+import errno
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import config
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from engine_story import log_of, story
 from harness import checks, continuity, evidence
 from harness.comparison import comparability, sections
+from harness.data import dataset, storage
 from harness.planning.answers import Answers
 from harness.planning.parts import Parts
 from harness.watchdog import Watchdog
@@ -69,6 +75,69 @@ def test_a_continued_run_says_at_once_how_many_rows_it_takes_over(
     Answers()
     assert outlived.continued_rows == 3
     assert capsys.readouterr().err == "continues an earlier run that was killed: 3 rows are answered\n"
+
+
+@pytest.fixture
+def opened(outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Parts]:
+    """The parts of a run over a dataset with these ids; fingerprints are of their texts."""
+
+    def open_(ids: Any) -> Parts:
+        pq.write_table(pa.table({"id": ids, "prompt": ["a"] * len(ids)}), tmp_path / "asked.parquet")
+        monkeypatch.setattr(config, "INPUT_PATH", str(tmp_path / "asked.parquet"))
+        monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "answers"))
+        outlived.fingerprint = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, ["id", "prompt"]))
+        parts = Parts.open()
+        assert parts is not None
+        return parts
+
+    return open_
+
+
+BATCH = pa.record_batch({"id": [1, 2], "output": ["a", "b"], "output_tokens": [4, 4]})
+
+
+def test_a_damaged_part_is_named_and_its_rows_are_answered_again(
+    opened: Callable[[Any], Parts], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = opened([1, 2, 3])
+    parts.write(BATCH)
+    parts.write(BATCH)
+    first, second = sorted(Path(parts.folder).iterdir())
+    second.write_bytes(second.read_bytes()[:40])
+    assert parts.read()["id"].to_pylist() == [1, 2]
+    assert capsys.readouterr().err.startswith(f"left out: {second} is damaged (")
+    first.write_bytes(b"")
+    assert len(parts.read()) == 0
+
+
+def test_a_run_whose_ids_are_of_another_type_is_another_run(opened: Callable[[Any], Parts]) -> None:
+    numbers, texts = opened([1, 2, 3]), opened(["1", "2", "3"])
+    numbers.write(BATCH)
+    assert (len(numbers.read()), len(texts.read())) == (2, 0)
+
+
+def test_a_run_goes_on_keeping_answers_where_an_equal_one_has_ended(opened: Callable[[Any], Parts]) -> None:
+    one, other = opened([1, 2, 3]), opened([1, 2, 3])
+    one.write(BATCH)
+    other.write(BATCH)
+    one.discard()
+    other.write(BATCH)
+    assert len(other.read()) == 2
+
+
+def test_answers_that_do_not_fit_on_the_disk_are_named_and_leave_no_half_of_a_file(
+    opened: Callable[[Any], Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = opened([1, 2, 3])
+
+    def full(_: Any, path: str, **__: Any) -> None:
+        Path(path).write_bytes(b"PAR1")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(storage.StorageError, match=r"unfinished-.*\.parquet: \[Errno 28\] No space left on device"):
+        parts.write(BATCH)
+    assert list(Path(parts.folder).iterdir()) == []
 
 
 COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})

@@ -295,3 +295,12 @@ def test_readers_ignore_marker_files(made: Path, tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".part-0.parquet.crc").touch()
     assert len(table_of(tmp_path)) == 100
+
+
+@pytest.mark.parametrize("name", ["data[1].parquet", "{x,y}.parquet", "back\\slash.parquet"])
+def test_a_path_that_daft_takes_for_a_pattern_is_refused(name: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "prompt": ["a"]}), tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        daft.read_parquet(str(tmp_path / name)).collect()
+    with pytest.raises(ValueError, match=r"expected a path without .*, which Daft takes for a pattern"):
+        list(dataset.read_batches(tmp_path / name, ["id", "prompt"]))

@@ -131,6 +131,16 @@ def test_ray_data_opens_four_batches_of_each_block_that_an_engine_works_on() -> 
     assert np.diff(feed.lane_end, prepend=0).tolist() == [6] * 5  # blocks of 24 rows in batches of 4
 
 
+@pytest.mark.parametrize("strategy", feeding.STRATEGIES)
+def test_engines_without_work_cost_next_to_nothing(strategy: str) -> None:
+    """A user may ask about 100,000 of them; one idle feed stands for all."""
+    fed = feeding.feeds(strategy, dataset(rows=20), KNOBS | {"CONCURRENCY": 500})
+    idle = [feed for feed in fed if not len(feed.rows)]
+    assert len(fed) == 500
+    assert len(idle) >= 480
+    assert len({id(feed.rows) for feed in idle}) == 1
+
+
 def test_a_strategy_or_setting_without_a_forecast_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of"):
         feeding.feeds("sideways", dataset(), KNOBS)

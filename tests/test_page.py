@@ -276,6 +276,13 @@ def test_a_record_that_does_not_fit_the_format_is_left_out_and_named(tmp_path):
     assert f"Left out: record {bad['run_id'][:8]}" in markdown
 
 
+def test_a_run_that_failed_and_lost_its_datasets_name_is_listed_all_the_same(tmp_path):
+    lost = failed("ray-data", "an engine died")
+    lost["dataset"] = {"fingerprint": "0" * 32}
+    _, markdown = written(tmp_path, [lost])
+    assert "an engine died" in markdown
+
+
 def test_a_folder_without_records_gives_a_page_that_says_so(tmp_path):
     html, _ = written(tmp_path, [])
     assert "holds no usable record" in html

@@ -188,6 +188,24 @@ def test_a_stdout_that_takes_no_more_changes_neither_how_the_run_ended_nor_its_r
     assert Ended(lambda: BOTH_ROWS, counted(story("a"))).execute() == "ok"
 
 
+def test_a_stderr_that_takes_no_more_costs_neither_the_record_nor_the_exit_code(
+    tmp_path: Path, left: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `> run.log 2>&1` on a full disk, where the first thing said used to end the run, and each of its threads."""
+    ends: dict[int, Callable[[], Any]] = {0: lambda: BOTH_ROWS, 2: lambda: 1 / 0}
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, io.TextIOWrapper(FullDisk(), write_through=True))
+    for expected, end in ends.items():
+        monkeypatch.setattr(run, "Run", lambda *_, end=end: Ended(end, counted(story("a"))))
+        with pytest.raises(SystemExit) as ended:
+            run.run("naive-batch.py", lambda: pa.table({}))
+        assert ended.value.code == expected
+        print("said", file=sys.stderr)
+    assert [record["status"] for record in record_file.load(tmp_path)] == ["ok", "failed"]
+    assert len(left) == 2
+
+
 def test_all_processes_of_an_engine_are_ended_and_on_this_node_alone(left: list[Any]) -> None:
     elsewhere = [{**message, "node": "another", "pid": 99} for message in story("b")]
     Ended(lambda: os.kill(os.getpid(), signal.SIGTERM), [*story("a"), *elsewhere]).execute()

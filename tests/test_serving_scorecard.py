@@ -1,6 +1,7 @@
 """What the scorecard concludes, from records written by hand: rates, targets, causes, decisions, winner, page."""
 
 import contextlib
+import copy
 import json
 import os
 import runpy
@@ -380,6 +381,26 @@ def test_a_row_that_is_there_twice_is_a_problem_and_is_shown_once(tmp_path):
     assert len(json.loads(out.splitlines()[-1])["rows"]) == 1
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda row: row["config"].pop("LOAD_FORMAT"),
+        lambda row: row["targets"].update(ttft_s="fast"),
+        lambda row: row["server"].update(prefix_cache_hits=[]),
+        lambda row: row.update(cache_state=1),
+    ],
+)
+def test_a_row_that_was_edited_into_what_cannot_be_shown_is_named_and_costs_no_other(tmp_path, damage):
+    good, bad = row(), copy.deepcopy(row(rate=20))
+    damage(bad)
+    for made in (good, bad):
+        row_file.append(made, [], tmp_path)
+    code, _, err = scorecard(tmp_path, "--report")
+    assert (code, f"left out: row {bad['row_id']} (a part of it is missing or of another type" in err) == (0, True)
+    code, out, _ = scorecard(tmp_path, "--check")
+    assert (code, "2 rows, 1 problems" in out) == (1, True)
+
+
 def test_a_missing_model_a_load_format_or_a_folder_is_refused_before_any_server_starts(tmp_path, model_folder):
     code, _, err = scorecard(tmp_path / "results", MODEL_NAME=tmp_path / "no-model")
     assert code == 3
@@ -548,7 +569,7 @@ def test_the_admission_limit_refuses_at_once_and_says_when_to_come_back(monkeypa
     assert "2 are admitted" in json.loads(body["body"])["error"]["message"]
 
 
-def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
+def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path, capsys):
     made = [row(), row(rate=20)]
     for one in made:
         row_file.append(one, [{"index": 0, "ttft_s": None}], tmp_path)
@@ -556,8 +577,14 @@ def test_rows_are_kept_whole_and_a_broken_line_is_named(tmp_path):
     assert [row_record.problems(one) for one in made] == [[], []]
     path = tmp_path / row_file.FILE_NAME
     path.write_bytes(path.read_bytes() + b'{"half')
+    assert row_file.load(tmp_path) == made
+    assert "serving.jsonl ends in half a line" in capsys.readouterr().err
     row_file.append(made[0], [], tmp_path)
-    with pytest.raises(RecordError, match=r"serving.jsonl:3: not JSON"):
+    assert row_file.load(tmp_path) == [*made, made[0]]
+    (aside,) = tmp_path.glob("serving.half-*.txt")
+    assert aside.read_bytes() == b'{"half'
+    path.write_bytes(b'{"half\n' + path.read_bytes())
+    with pytest.raises(RecordError, match=r"serving.jsonl:1: not JSON"):
         row_file.load(tmp_path)
 
 

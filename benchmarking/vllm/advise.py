@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, stdout
 from harness.data.storage import StorageError
 from harness.prediction import (
     advice,
@@ -45,10 +45,9 @@ def main() -> None:
 
 def advise(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, and under `text` the lines for people; writes the plot if one is asked for."""
-    knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines, "OUTPUT_LEN": args.output_len}
-    bounds.require(knobs)
+    knobs = _knobs(args)
     model, gpu = model_shape.read(args.model), gpus.find(args.gpu)
-    prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column)
+    prompts = prompt_set.load(args.data, args.model, knobs, args.column, args.id_column, prompt_set.CACHE)
     profile = prefix_tree.profile(prompts.data)
     lines = list(advice_text.data_lines(args.data, prompts, profile, model))
     report = {"dataset": _dataset(args.data, prompts, profile)}
@@ -70,6 +69,20 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     if args.plot:
         _write(args.plot, forecast_chart.draw(done.curves, kv_tokens, profile.working_set_tokens, possible))
     return report | {"gpu": gpu._asdict(), "engines": args.engines, **_figures(done, found), "text": lines}
+
+
+def _knobs(args: argparse.Namespace) -> dict[str, Any]:
+    knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
+    if args.output_len is not None:
+        knobs["OUTPUT_LEN"] = args.output_len
+    bounds.require(knobs)
+    if args.output_len is not None and knobs["OUTPUT_LEN_DISTRIBUTION"] != "fixed":
+        raise ValueError(
+            f"--output-len {args.output_len}: expected none, since OUTPUT_LEN_DISTRIBUTION "
+            f"{knobs['OUTPUT_LEN_DISTRIBUTION']!r} draws a length for each prompt between OUTPUT_LEN_MIN and "
+            "OUTPUT_LEN_MAX. Set those, or the distribution to fixed"
+        )
+    return knobs
 
 
 def _write(plot: Path, svg: str) -> None:
@@ -122,7 +135,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default=config.MODEL_NAME, help="hub id or local folder (default: config.py's)")
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpus.GPUS)} (default: H200)")
     parser.add_argument("--engines", type=positive, default=config.CONCURRENCY, help="copies of the model")
-    parser.add_argument("--output-len", type=positive, default=config.OUTPUT_LEN, help="tokens generated a prompt")
+    parser.add_argument("--output-len", type=positive, help="tokens generated a prompt, the same for all (OUTPUT_LEN)")
     parser.add_argument("--kv-tokens", type=positive, help="KV cache of an engine, if vLLM's log told you")
     parser.add_argument("--price", type=arguments.not_negative, help="of one GPU for an hour, in any currency")
     parser.add_argument(
@@ -134,4 +147,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

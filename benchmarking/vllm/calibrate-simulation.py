@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import config
-from harness import overrides
+from harness import overrides, stdout
 from harness.data.storage import StorageError
 from harness.prediction import record_forecast
 from harness.simulation import calibration, fitting
@@ -111,4 +111,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -20,7 +20,8 @@ import aiohttp
 import config
 import numpy as np
 import uvloop
-from harness import arguments, machine
+from harness import arguments, machine, record_file, stdout
+from harness.preflight import disk
 from harness.serving import client, stub
 from harness.serving.connection import Endpoint
 from harness.serving.outcome import COMPLETED
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=arguments.above_zero, default=10.0)
     parser.add_argument("--client", choices=("suite", "aiohttp"), help="one of the two alone")
     options = parser.parse_args()
+    disk.require_results()
     tokens = round(options.streams / options.rate / GAP_S)
     arrivals = poisson(options.rate, options.seconds)
     cores = sorted(os.sched_getaffinity(0))
@@ -46,14 +48,11 @@ def main() -> None:
             found["suite"] = ours(endpoint, arrivals, tokens)
         if options.client != "suite":
             found["aiohttp"] = theirs(endpoint, arrivals)
+    record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}
+    record_file.append_line(record, Path(config.RESULTS_PATH) / "client-capacity.jsonl")
     for name, row in found.items():
         print(f"{name:8}", *(f"{key} {value:,.4g}" for key, value in row.items()), sep="  ")
-    record = {**found, "tokens": tokens, "gap_s": GAP_S, "versions": machine.versions(), "commit": commit()}
-    line = json.dumps(record)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    with (Path(config.RESULTS_PATH) / "client-capacity.jsonl").open("a") as file:
-        file.write(line + "\n")
-    print(line)
+    print(json.dumps(record))
 
 
 def commit() -> str | None:
@@ -122,4 +121,4 @@ def summary(
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 import config
-from harness import overrides, record_file, records, remote_records, schema
+from harness import overrides, record_file, records, remote_records, schema, stdout
 from harness.comparison import effects, launcher, trials
 from harness.comparison.progress import Progress
 from harness.comparison.refusals import Refusals
@@ -214,4 +214,4 @@ def _dataset(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stdout.exit_after(main)

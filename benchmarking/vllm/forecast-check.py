@@ -7,7 +7,6 @@ Each setting (engine build, dataset, strategy, number of engines: see harness/fo
 `results/forecast-check.jsonl`. Exits 1 if a prediction is off by more than two percentage points.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -17,10 +16,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import config
-from harness import overrides
+from harness import overrides, record_file, stdout
 from harness.data import local_model
 from harness.overrides import SUITE_DIR
 from harness.prediction.forecast_check import BUILDS, SETTINGS, TOLERANCE, Build, check, difference, start
+from harness.preflight import disk
 
 LOCAL = SUITE_DIR.parents[1] / ".local"
 
@@ -30,11 +30,7 @@ def main() -> None:
     unknown = set(sys.argv[1:]) - set(builds)
     if unknown:
         overrides.refuse(ValueError(f"expected some of {list(builds)}, found {sorted(unknown)}"))
-    try:
-        # The records' folder is known before minutes of engines, not after.
-        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        overrides.refuse(ValueError(f"RESULTS_PATH: expected a folder that can be written, found {error}. Set it"))
+    disk.require_results()
     model = local_model.make(LOCAL / "model")
     wanted = sys.argv[1:] or list(builds)
     records = [record for name in wanted for record in _run(builds[name], model)]
@@ -47,10 +43,9 @@ def _run(build: Build, model: Path) -> list[dict[str, Any]]:
     llm = start(build, model)
     records = [check(llm, setting, model, LOCAL / "forecast-check") for setting in SETTINGS if setting.build is build]
     llm.llm_engine.engine_core.shutdown(timeout=10)
-    with (Path(config.RESULTS_PATH) / "forecast-check.jsonl").open("a") as file:
-        for record in records:
-            print(_line(record))
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+    for record in records:
+        record_file.append_line(record, Path(config.RESULTS_PATH) / "forecast-check.jsonl")
+        print(_line(record))
     return records
 
 
@@ -63,4 +58,4 @@ def _line(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -10,13 +10,12 @@ run's prediction is off by more than three percentage points, or cannot be made.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import config
-from harness import overrides
+from harness import overrides, record_file, stdout
 from harness.comparison.comparability import disturbances
 from harness.data.storage import StorageError
 from harness.prediction import model_shape, prompt_set, record_forecast
@@ -119,8 +118,7 @@ def _append(found: Record, results: Path) -> None:
     values = {name: value for name, value in found.items() if name != "run_id"}
     if bounds.load(results).get(found["run_id"]) == bounds.Bounds(**values):
         return
-    with (results / bounds.FILE_NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found, allow_nan=False) + "\n")
+    record_file.append_line(found, results / bounds.FILE_NAME)
 
 
 def _dataset_name(record: Record) -> str:
@@ -138,4 +136,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -10,7 +10,6 @@ three engine counts). Adds a line a size to `results/forecast-scaling.jsonl`.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -21,9 +20,10 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, record_file, stdout
 from harness.data import local_model
 from harness.prediction import gpus, model_shape, prefix_tree, prompt_set, study
+from harness.preflight import disk
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
 SIZES = (50_000, 200_000, 800_000)
@@ -33,18 +33,17 @@ ENGINES, KV_TOKENS = 8, 735_000
 
 def main() -> None:
     sizes = _arguments()
+    disk.require_results()
     local_model.make(LOCAL / "model")
     results = Path(config.RESULTS_PATH)
-    results.mkdir(exist_ok=True)
     records: list[dict[str, Any]] = []
     # Spawned, one a size: memory and compiled code of one do not help or burden the next.
     for rows in sizes:
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             url = pool.apply(make, (rows,))
             records.append(pool.apply(measure, (url,)))
+        record_file.append_line(records[-1], results / "forecast-scaling.jsonl")
         print(_line(records[-1], records[0]))
-        with (results / "forecast-scaling.jsonl").open("a") as file:
-            file.write(json.dumps(records[-1]) + "\n")
 
 
 def make(rows: int) -> str:
@@ -99,4 +98,4 @@ def _arguments() -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

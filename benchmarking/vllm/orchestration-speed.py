@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, machine, overrides
+from harness import arguments, machine, overrides, record_file, stdout
 from harness.data import generator, local_model
 from harness.data.prompts import Shape
-from harness.preflight import bounds
+from harness.preflight import bounds, disk
 from harness.simulation import served
 
 LOCAL = overrides.SUITE_DIR.parents[1] / ".local"
@@ -58,9 +58,9 @@ def main() -> None:
         return
     try:
         bounds.require(overrides.knob_values(config))
-        Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         overrides.refuse(error)
+    disk.require_results()
     dataset = _dataset(args.rows)
     print("engines that answer at once: simulated")
     print(f"{'strategy':20}{'engines':>8}{'rows':>9}{'rows/s':>10}{'collect s':>11}{'driver s':>10}")
@@ -71,12 +71,11 @@ def main() -> None:
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 print(f"failed: {strategy}, {engines} engines: {error}. Lines before it are kept", file=sys.stderr)
                 sys.exit(EXIT_FAILED)
+            record_file.append_line(found, Path(config.RESULTS_PATH) / "orchestration-speed.jsonl")
             print(
                 f"{strategy:20}{found['engines']:>8}{found['rows']:>9,}{found['rows_per_s']:>10,.0f}"
                 f"{found['collect_s']:>11.1f}{found['driver_cpu_s']:>10.1f}"
             )
-            with (Path(config.RESULTS_PATH) / "orchestration-speed.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
 
 
 def _dataset(rows: int) -> str:
@@ -176,4 +175,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

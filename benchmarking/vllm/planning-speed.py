@@ -10,7 +10,6 @@ of its own; adds a line to RESULTS_PATH/planning-speed.jsonl.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -22,8 +21,8 @@ from typing import Any
 
 import config
 import numpy as np
-from harness import arguments, machine, overrides
-from harness.preflight import bounds
+from harness import arguments, machine, overrides, record_file, stdout
+from harness.preflight import bounds, disk
 
 PREFIXES, PREFIX_LEN, ENGINES = 512, 256, 128
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
@@ -45,9 +44,9 @@ def main() -> None:
     results = Path(config.RESULTS_PATH)
     try:
         bounds.require(overrides.knob_values(config))
-        results.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         overrides.refuse(error)
+    disk.require_results()
     conditions = {"cpus": os.cpu_count(), "versions": machine.versions()}
     record = {"schema": 1, **conditions, "planned": _apart(planned, options.rows, options.tokens)}
     print("planned {rows:,} prompts of {tokens} tokens in {plan_s:.1f} s, {peak_memory_bytes:,} bytes".format(
@@ -58,8 +57,7 @@ def main() -> None:
         print("carried {rows:,} prompts through in {carry_s:.0f} s, {peak_memory_bytes:,} bytes".format(
             **record["carried"]
         ))  # fmt: skip
-    with (results / "planning-speed.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    record_file.append_line(record, results / "planning-speed.jsonl")
 
 
 def _apart(measure: Any, *arguments: int) -> Record:
@@ -131,4 +129,4 @@ def _memory() -> Record:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

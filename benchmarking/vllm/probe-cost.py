@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import config
-from harness import arguments, engine_metrics, engine_probe, machine, overrides
+from harness import arguments, engine_metrics, engine_probe, machine, overrides, stdout
 from harness.data import dataset
 from harness.data.storage import StorageError
 from harness.engines import engine_args
@@ -89,4 +89,4 @@ def prompts(count: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

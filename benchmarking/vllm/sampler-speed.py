@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import Any
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, stdout
 from harness.data import generator, prompts
 from harness.data.prompts import Shape
 
@@ -97,4 +97,4 @@ def report(conditions: dict[str, Any], results: dict[str, dict[str, Any]]) -> No
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, machine
+from harness import arguments, machine, record_file, stdout
+from harness.preflight import disk
 from harness.serving import configurations, prefix_cache, priority, row, server, stub, traffic, warmup, workload
 from harness.serving.caller_side import Timed
 from harness.serving.client import Limits
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=arguments.above_zero, default=10.0, help="of arrivals in a turn")
     parser.add_argument("--stub", action="store_true", help="20 tokens, 50 ms apart, from a server without a model")
     options = parser.parse_args()
+    disk.require_results()
     offered, warm = workload.load()
     # vLLM's generator cannot cancel.
     timed = [(at, uncancelled(request)) for at, request in offered.at(options.rate, options.seconds)]
@@ -151,11 +153,8 @@ def report(turns: Sequence[dict[str, Figures]], conditions: dict[str, Any]) -> N
     for name, (suite, vllm, middle, low, high) in compared.items():
         print(f"{name:15} {suite:9.4f} {vllm:9.4f} {middle:7.3f}  {low:.3f} to {high:.3f}")
     record = {**conditions, "turns": turns, "ratios": compared, "versions": machine.versions(), "commit": commit()}
-    line = json.dumps(record)
-    Path(config.RESULTS_PATH).mkdir(parents=True, exist_ok=True)
-    with (Path(config.RESULTS_PATH) / "serving-parity.jsonl").open("a") as file:
-        file.write(line + "\n")
-    print(line)
+    record_file.append_line(record, Path(config.RESULTS_PATH) / "serving-parity.jsonl")
+    print(json.dumps(record))
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float, float, float]:
@@ -176,4 +175,4 @@ def commit() -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

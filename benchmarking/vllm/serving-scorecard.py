@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config
-from harness import record_file, remote_records
+from harness import record_file, remote_records, stdout
 from harness.data import storage
 from harness.preflight import disk, installation, load_format
 from harness.preflight.problem import Problem
@@ -53,6 +53,9 @@ def main() -> int:
     except (ConfigurationError, TraceError, ValueError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return REFUSED
+    except OSError as error:
+        print(f"failed: {error}; rows that were measured before are recorded, --report shows them", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted; rows that were measured are recorded, --report shows them", file=sys.stderr)
         return 130
@@ -84,7 +87,7 @@ def report(folders: list[Path]) -> int:
 def check() -> int:
     """Applies the format to every record; prints what is wrong, non-zero if anything is."""
     rows = _load(RESULTS)
-    found = [f"row {row.get('row_id')}: {text}" for row in rows for text in row_record.problems(row)]
+    found = [f"row {row.get('row_id')}: {text}" for row in rows for text in page.problems(row)]
     repeated = record_file.repeated(str(row["row_id"]) for row in rows if "row_id" in row)
     found += [f"row {row_id}: {count} lines have this row_id, expected one" for row_id, count in repeated]
     print("\n".join([*found, f"{len(rows)} rows, {len(found)} problems"]))
@@ -115,7 +118,7 @@ def _load(folder: Path) -> list[row_record.Record]:
 
 def _fit_for_use(rows: list[row_record.Record]) -> list[row_record.Record]:
     """Rows that fit the format; one that does not is left out and named, not guessed at."""
-    found = [(row, row_record.problems(row)) for row in rows]
+    found = [(row, page.problems(row)) for row in rows]
     for row, wrong in found:
         if wrong:
             print(f"left out: row {row.get('row_id')} ({wrong[0]}); see --check", file=sys.stderr)
@@ -136,6 +139,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ConfigurationError(
             f"expected at most {MOST_REQUESTS:,} requests at a rate, found {most:,.0f}. Lower --rates"
         )
+    row_file.load(RESULTS)  # broken lines are known before anything is measured, not after
     offered, warm = workload.load(weights=options.url is None)
     return Plan(
         configurations=named,
@@ -187,4 +191,4 @@ def _positive(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    stdout.exit_after(main)

@@ -11,7 +11,6 @@ Datasets as generate_data.ipynb makes them: --rows prompts of 256 shared and 256
 """
 
 import argparse
-import json
 import resource
 import time
 from collections.abc import Iterator
@@ -19,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import config
-from harness import arguments, overrides
+from harness import arguments, overrides, record_file, stdout
 from harness.prediction import forecast, gpus, roofline
 from harness.prediction.engine_state import Limits
+from harness.prediction.feeding import Dataset
 from harness.prediction.gpus import Gpu
+from harness.prediction.progress_bar import ProgressBar
 from harness.preflight import bounds
 from harness.simulation import calibration, cards, default_limits, job, structure
 from harness.simulation.calibration import Calibration
@@ -41,6 +42,13 @@ HEAD = (
 
 def main() -> None:
     args = _arguments()
+    try:
+        _simulate(args)
+    except (ValueError, OSError) as error:
+        overrides.refuse(error)
+
+
+def _simulate(args: argparse.Namespace) -> None:
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
     bounds.require(knobs)
     structure.require_simulated(knobs)
@@ -55,19 +63,26 @@ def main() -> None:
     )
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
-        results = {way: list(_jobs(args, prefixes, gpu, limits, way, known, knobs)) for way in ways}
-        _show(results)
+        asked = (knobs[name] for name in ("OUTPUT_LEN", "BLOCK_SIZE", "DATASET_FILES"))
+        dataset = structure.published(args.rows, prefixes, *asked)
+        job.require_fit(dataset, limits)
+        results: dict[Card, list[tuple[Outcome, float]]] = {way: [] for way in ways}
+        with ProgressBar("simulating", len(ways) * len(args.strategies)) as progress:
+            for way in ways:
+                for found in _jobs(args, dataset, gpu, limits, way, known, knobs):
+                    results[way].append(found)
+                    progress.advance(1)
         if args.write:
             _write(args, prefixes, results)
+        _show(results)
 
 
 def _jobs(
-    args: argparse.Namespace, prefixes: int, gpu: Gpu, limits: Limits, way: Card, known: Calibration, knobs: Any
+    args: argparse.Namespace, dataset: Dataset, gpu: Gpu, limits: Limits, way: Card, known: Calibration, knobs: Any
 ) -> Iterator[tuple[Outcome, float]]:
     """Each strategy's outcome, and how long its simulation took."""
     ready = spread_starts(args.engines, known.start.start_s - known.start.spread_s, known.start.spread_s)
     front_end_s = known.readings[way.reading].front_end_s_a_token
-    dataset = structure.published(args.rows, prefixes, knobs["OUTPUT_LEN"], knobs["BLOCK_SIZE"])
     for strategy in args.strategies:
         limited = default_limits.unset(limits, strategy, gpu) if args.limits == "unset" else limits
         began = time.perf_counter()
@@ -99,21 +114,20 @@ def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tup
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     asked = ("gpu", "engines", "engines_a_node", "rows", "submit_rows_per_s")
     setting = {name: getattr(args, name) for name in asked}
-    with (args.results / "simulations.jsonl").open("a", encoding="utf-8") as file:
-        for way, outcomes in results.items():
-            for outcome, took_s in outcomes:
-                line = {
-                    "schema": 1,
-                    **setting,
-                    "prefixes": prefixes,
-                    "limits": args.limits,
-                    "card": way.end,
-                    "reading": way.reading,
-                    **outcome._asdict(),
-                    "took_s": took_s,
-                    "peak_memory_bytes": peak_bytes,
-                }
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+    for way, outcomes in results.items():
+        for outcome, took_s in outcomes:
+            line = {
+                "schema": 1,
+                **setting,
+                "prefixes": prefixes,
+                "limits": args.limits,
+                "card": way.end,
+                "reading": way.reading,
+                **outcome._asdict(),
+                "took_s": took_s,
+                "peak_memory_bytes": peak_bytes,
+            }
+            record_file.append_line(line, args.results / "simulations.jsonl")
 
 
 def _arguments() -> argparse.Namespace:
@@ -139,7 +153,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        overrides.refuse(error)
+    stdout.exit_after(main)

@@ -191,5 +191,6 @@ def _expectation(hint: Any) -> str:
 
 if __name__ == "__main__":
     import config as _config
+    from harness import stdout
 
-    print(json.dumps(knob_values(_config), indent=2))
+    stdout.exit_after(lambda: print(json.dumps(knob_values(_config), indent=2)))

@@ -1,9 +1,10 @@
-"""The file of records: one JSON line each, append-only, safe against kills and against two writers at once.
+"""Files of records: one JSON line each, append-only, safe against kills and against two writers at once.
 
     for record in record_file.load(config.RESULTS_PATH): ...
 
-A kill in the middle of an append can leave half a line at the end, never harm an earlier one. Half a line is said on
-stderr when the file is read, and moved to a file of its own before the next line is appended.
+Those of runs, and with `append_line` and `load_lines` any other. A kill in the middle of an append can leave half a
+line at the end, never harm an earlier one. Half a line is said on stderr when the file is read, and moved to a file of
+its own before the next line is appended.
 """
 
 import fcntl
@@ -12,9 +13,10 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from harness.schema import SCHEMA, UPGRADES, Record
 
@@ -30,8 +32,14 @@ class ResultsError(ValueError):
 
 
 def append(record: Record, results_path: str | Path) -> Path:
-    """Appends one record as one line and returns the file; on return the line is on disk."""
+    """Appends the record of a run and returns the file."""
     path = Path(results_path) / FILE_NAME
+    append_line(record, path)
+    return path
+
+
+def append_line(record: Mapping[str, Any], path: Path) -> None:
+    """Appends one record as one line; on return it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(record, allow_nan=False) + "\n").encode()
     with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
@@ -39,16 +47,21 @@ def append(record: Record, results_path: str | Path) -> Path:
         while line:
             line = line[os.write(file, line) :]
         os.fsync(file)
-    return path
 
 
 def load(results_path: str | Path) -> list[Record]:
     """All records of a results folder, oldest first, in today's format; none where there is no file.
 
     Raises RecordError for every line that is not a record or has an unknown version, ResultsError for what is no file.
-    Half a line at the end, left by a killed run, is reported on stderr and skipped.
     """
-    path = Path(results_path) / FILE_NAME
+    return load_lines(Path(results_path) / FILE_NAME, parse)
+
+
+def load_lines(path: Path, parse: Callable[[bytes, str], Record]) -> list[Record]:
+    """All lines of a file by `parse`, which gets each and where it is from; none where there is no file.
+
+    Raises RecordError with all that `parse` raised. Half a line at the end, left by a kill, is said and skipped.
+    """
     if not path.exists():
         return []
     if not path.is_file():
@@ -82,7 +95,7 @@ def required(records: Sequence[Record], path: Path, change: str) -> None:
 
 
 def set_aside_half_line(results_path: str | Path) -> Path | None:
-    """Moves half a line that a killed run left at the end of the file into a file of its own; returns that one."""
+    """Moves half a line that a kill left at the end of the file into a file of its own; returns that one."""
     path = Path(results_path) / FILE_NAME
     if not path.exists():
         return None
@@ -90,7 +103,7 @@ def set_aside_half_line(results_path: str | Path) -> Path | None:
         return _set_aside(path, file)
 
 
-_NEXT_APPEND = "the next run that is recorded moves it to a file of its own"
+_NEXT_APPEND = "the next one that is recorded moves it to a file of its own"
 
 
 def _set_aside(path: Path, file: int) -> Path | None:
@@ -103,7 +116,7 @@ def _set_aside(path: Path, file: int) -> Path | None:
     aside = path.with_name(f"{path.stem}.half-{hashlib.sha256(tail).hexdigest()[:8]}.txt")
     aside.write_bytes(tail)
     os.ftruncate(file, len(whole))
-    print(f"warning: {path} ended in half a line, left by a killed run; moved to {aside}", file=sys.stderr)
+    print(f"warning: {path} ended in half a line, left by a kill; moved to {aside}", file=sys.stderr)
     return aside
 
 

@@ -15,7 +15,7 @@ import config
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from harness import record_file
+from harness import record_file, stdout
 from harness.data import storage
 from harness.schema import Record
 
@@ -87,4 +87,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    stdout.exit_after(lambda: main(sys.argv[1:]))

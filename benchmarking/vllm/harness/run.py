@@ -17,8 +17,7 @@ from typing import Any
 
 import config
 import pyarrow as pa
-import pyarrow.parquet as pq
-from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records
+from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records, stdout
 from harness.data import storage
 from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
@@ -36,6 +35,7 @@ Strategy = Callable[[], pa.Table]
 def run(script: str, strategy: Strategy) -> None:
     """Runs `strategy`, which returns a table with `id` and `output` (and `output_tokens` where it knows them), and
     exits. The last line of stdout is the record, which is also appended under config.RESULTS_PATH."""
+    sys.stderr = stdout.unfailing(sys.stderr)
     started = Run(script, strategy)
     # Ray writes what its nodes complain of to the driver's stdout, and may do so after the record.
     sys.stdout = sys.stderr
@@ -139,7 +139,7 @@ class Run:
             files, folder = storage.filesystem(config.OUTPUT_PATH)
             files.create_dir(folder)
             file = f"{self._record['run_id']}.parquet"
-            pq.write_table(table, f"{folder}/{file}", filesystem=files)
+            storage.write_table(table, files, f"{folder}/{file}")
             print(f"answers: {config.OUTPUT_PATH.rstrip('/')}/{file}", file=sys.stderr)
         if continuity.current.answers_written is not None:
             continuity.current.answers_written()

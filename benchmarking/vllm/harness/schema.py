@@ -75,7 +75,8 @@ def _contradictions(record: Record) -> list[str]:
         found.append(f"status {record['status']!r} with error {record['error']!r:.80}")
     if ok:
         found += [f"status 'ok' without {key}" for key in _KNOWN_WHEN_OK if not record[key]]
-        found += [] if (record["dataset"] or {}).get("fingerprint") else ["status 'ok' without dataset.fingerprint"]
+        named = record["dataset"] or {}
+        found += [f"status 'ok' without dataset.{key}" for key in ("fingerprint", "name") if not named.get(key)]
         found += _unseen(record)
     rows = record["rows"] or {}
     if ok and (rows.get("in") is None or rows.get("in") != rows.get("out")):
@@ -117,6 +118,10 @@ def _is_count(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and value >= 0
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _one_of(*values: Any) -> Check:
@@ -186,5 +191,6 @@ NESTED: dict[str, dict[str, Check]] = {
         "COMPARISON_ARM": TEXT_OR_NULL,
     },
     "dataset": {"fingerprint": TEXT},
+    "hardware": {"gpu_ids": _or_null(("a list of texts", _is_texts))},
 }
 COUNTED = ("rows", "tokens", "counters")

@@ -104,7 +104,7 @@ def _letter(number: int) -> str:
 def _conditions(runs: list[Record]) -> str:
     """The conditions that sections usually differ in, in a few words; the report lists all of them elsewhere."""
     knobs = runs[0]["config"]
-    name = next((run["dataset"]["name"] for run in runs if run["dataset"]), dataset_name(runs[0]))
+    name = next((name for run in runs if (name := (run["dataset"] or {}).get("name"))), dataset_name(runs[0]))
     words = [*_card(runs), PurePath(str(name)).name.removesuffix(".parquet")]
     if knobs.get("KV_CACHE_MEMORY_BYTES"):
         words.append(f"KV cache {knobs['KV_CACHE_MEMORY_BYTES'] / 1e9:.3g} GB")

@@ -6,7 +6,7 @@ Daft 0.7.26 takes every file of a folder for Parquet.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from harness.data import storage
 
 Manifest = dict[str, Any]
+PATTERN = "*?[]{}\\"
 
 
 def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Iterator[pa.RecordBatch]:
@@ -43,6 +44,14 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
         raise storage.failure(where, error) from None
 
 
+def schema(url: str | Path, columns: Sequence[str] = ("id", "prompt")) -> pa.Schema:
+    """The types of `columns` in the first file; for a dataset that preflight has read, those in every file."""
+    fs, path = storage.filesystem(url)
+    with fs.open_input_file(files(fs, path)[0]) as source:
+        found = pq.read_schema(source)
+    return pa.schema([found.field(name) for name in columns])
+
+
 def files(fs: pafs.FileSystem, path: str) -> list[str]:
     """Data files at `path`, itself a file or a folder, sorted; a leading dot or underscore marks other files.
 
@@ -62,6 +71,11 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
 def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
     """Raises ValueError for files that only some readers take for data, or the strategies would do unequal work:
     Daft 0.7.26 does not look into folders in a folder, and reads _x.parquet; Ray Data 2.58 does the opposite."""
+    if found := [character for character in PATTERN if character in path]:
+        raise ValueError(
+            f"{path}: expected a path without {' '.join(found)}, which Daft takes for a pattern: it reads other files "
+            "or none. Rename the file or folder"
+        )
     if fs.get_file_info(path).type == pafs.FileType.File:
         return
     folder = path.rstrip("/")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from harness import arguments
+from harness import arguments, stdout
 from harness.data import dataset, prompts, published, storage
 from harness.data.dataset import Manifest
 from harness.data.prompts import Shape
@@ -208,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stdout.exit_after(main)

@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import config
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 # Seconds until an endpoint that cannot be connected to, or sends nothing, fails a try; so a wrong one fails in seconds.
 CONNECT_TIMEOUT_S = 3.0
@@ -45,6 +47,21 @@ def filesystem(url: str | Path) -> tuple[pafs.FileSystem, str]:
         retry_strategy=retries,
     )
     return store, rest.rstrip("/")
+
+
+def write_table(table: pa.Table, files: pafs.FileSystem, path: str) -> None:
+    """Writes a Parquet file that appears whole or not at all. Raises StorageError, naming it, where it cannot be."""
+    folder, _, name = path.rpartition("/")
+    # A put to S3 is atomic by itself; locally a rename is.
+    hidden = f"{folder}/.{name}" if isinstance(files, pafs.LocalFileSystem) else path
+    try:
+        pq.write_table(table, hidden, filesystem=files)
+        if hidden != path:
+            files.move(hidden, path)
+    except OSError as error:
+        if hidden != path:
+            Path(hidden).unlink(missing_ok=True)
+        raise failure(path, error) from None
 
 
 def daft_io_config() -> Any:

@@ -6,6 +6,7 @@ them. A part appears whole or not at all.
 
 import hashlib
 import json
+import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from harness import continuity
-from harness.data import storage
+from harness.data import dataset, storage
 
 SCHEMA_WITHOUT_ID = {"output": pa.string(), "output_tokens": pa.int64()}
 
@@ -38,21 +39,17 @@ class Parts:
         return cls(files, f"{folder}/unfinished-{_digest(continuity.current.fingerprint)}")
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not self.count:
-            self.files.create_dir(self.folder)
+        # Each time: another run of the same may have ended meanwhile, and taken the folder away.
+        self.files.create_dir(self.folder)
         name = f"{self.run}-{self.count:06}.parquet"
         self.count += 1
-        # A put to S3 is atomic by itself; locally a rename is.
-        hidden = f"{self.folder}/.{name}" if isinstance(self.files, pafs.LocalFileSystem) else f"{self.folder}/{name}"
-        pq.write_table(pa.Table.from_batches([batch]), hidden, filesystem=self.files)
-        if hidden != f"{self.folder}/{name}":
-            self.files.move(hidden, f"{self.folder}/{name}")
+        storage.write_table(pa.Table.from_batches([batch]), self.files, f"{self.folder}/{name}")
 
     def read(self) -> pa.Table:
         """Every kept row once."""
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         names = sorted(info.path for info in self.files.get_file_info(selector) if info.base_name[0] != ".")
-        tables = [pq.read_table(name, filesystem=self.files) for name in names]
+        tables = list(filter(None, map(self._part, names)))
         if not tables:
             return pa.table(
                 {"id": pa.array([], pa.int64()), **{n: pa.array([], t) for n, t in SCHEMA_WITHOUT_ID.items()}}
@@ -60,6 +57,13 @@ class Parts:
         kept = pa.concat_tables(tables)
         first = pc.index_in(kept["id"].unique(), value_set=kept["id"].combine_chunks())
         return kept.take(first)
+
+    def _part(self, name: str) -> pa.Table | None:
+        try:
+            return pq.read_table(name, filesystem=self.files)
+        except pa.ArrowInvalid as error:  # as a machine that lost its power leaves one
+            print(f"left out: {name} is damaged ({error}); its rows are answered again", file=sys.stderr)
+            return None
 
     def discard(self) -> None:
         """When the run's answers are written as a whole."""
@@ -70,5 +74,14 @@ class Parts:
 def _digest(fingerprint: str) -> str:
     """Of all that decides what an answer is; a model's folder counts by its name."""
     lengths = [getattr(config, f"OUTPUT_LEN{part}") for part in ("", "_DISTRIBUTION", "_MIN", "_MAX")]
-    subject = [fingerprint, PurePath(config.MODEL_NAME).name, config.SAMPLING_PARAMS, lengths, config.LOGITS_PROCESSORS]
+    # A fingerprint is of ids as text, and parts hold them as the dataset does.
+    id_type = str(dataset.schema(config.INPUT_PATH).field("id").type)
+    subject = [
+        fingerprint,
+        id_type,
+        PurePath(config.MODEL_NAME).name,
+        config.SAMPLING_PARAMS,
+        lengths,
+        config.LOGITS_PROCESSORS,
+    ]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]

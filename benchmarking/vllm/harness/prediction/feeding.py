@@ -21,6 +21,8 @@ from harness.prediction.text_order import SortedPrompts
 Knobs = Mapping[str, Any]
 # Batches of one block that Ray Data runs side by side: RAY_DATA_DEFAULT_ASYNC_BATCH_UDF_MAX_CONCURRENCY of Ray 2.59.
 RAY_BATCHES_A_BLOCK = 4
+# Of an engine without work; of 100,000 engines most may have none, and one such feed serves all.
+IDLE = Feed(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64), 1, 1)
 
 
 class Dataset(NamedTuple):
@@ -148,8 +150,10 @@ def _deal(pieces: list[Int32s], knobs: Knobs) -> list[list[Int32s]]:
 
 def _lanes(pieces: list[Int32s], batch_size: int, open_lanes: int, open_batches: int) -> Feed:
     """A lane for every piece, in batches of `batch_size`."""
+    if not pieces:
+        return IDLE
     sizes = [min(batch_size, len(piece) - start) for piece in pieces for start in range(0, len(piece), batch_size)]
-    rows = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+    rows = np.concatenate(pieces)
     batches = [-(-len(piece) // batch_size) for piece in pieces]
     return Feed(rows, np.cumsum(sizes, dtype=np.int64), np.cumsum(batches, dtype=np.int64), open_lanes, open_batches)
 

@@ -14,6 +14,7 @@ from harness.prediction.block_cache import Replayed, replay
 from harness.prediction.block_pool import new_pool
 from harness.prediction.engine_state import Feed, Limits, Prompts, StepCost
 from harness.prediction.feeding import Dataset, Knobs
+from harness.prediction.progress_bar import ProgressBar
 
 
 class Forecast(NamedTuple):
@@ -41,7 +42,7 @@ class Forecast(NamedTuple):
 
 class Job(NamedTuple):
     strategy: str
-    feeds: list[Feed]
+    knobs: Knobs
     limits: Limits
 
 
@@ -67,29 +68,32 @@ def limits(knobs: Mapping[str, Any], kv_blocks: int, on_gpu: bool = True, vllm_v
 
 def forecast(strategy: str, dataset: Dataset, knobs: Knobs, limits: Limits, cost: StepCost | None = None) -> Forecast:
     """One strategy at one KV capacity. Raises ValueError for a prompt that cannot fit in the KV cache."""
-    return run(Job(strategy, feeding.feeds(strategy, dataset, knobs), limits), dataset.prompts, cost)
+    return _sum(strategy, limits, _replay_all(feeding.feeds(strategy, dataset, knobs), dataset.prompts, limits, cost))
 
 
-def run_all(jobs: Sequence[Job], prompts: Prompts, cost: StepCost | None) -> list[Forecast]:
-    """Several at a time, one a core."""
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(lambda job: run(job, prompts, cost), jobs))
+def run_all(jobs: Sequence[Job], dataset: Dataset, cost: StepCost | None) -> list[Forecast]:
+    """Several at a time, one a core; says how far it is."""
+    with ThreadPoolExecutor(os.cpu_count()) as threads, ProgressBar("replaying", len(jobs)) as progress:
+        forecasts = []
+        for done in threads.map(lambda job: forecast(job.strategy, dataset, job.knobs, job.limits, cost), jobs):
+            forecasts.append(done)
+            progress.advance(1)
+    return forecasts
 
 
-def run(job: Job, prompts: Prompts, cost: StepCost | None) -> Forecast:
-    """Replays each engine on its own."""
-    feeds = [feed for feed in job.feeds if len(feed.rows)]
-    sizes = [engine_state.pool_size(prompts, feed.rows, job.limits) for feed in feeds]
+def _replay_all(feeds: list[Feed], prompts: Prompts, limits: Limits, cost: StepCost | None) -> list[Replayed]:
+    """Each engine that has anything to do, on its own."""
+    busy = [feed for feed in feeds if len(feed.rows)]
+    sizes = [engine_state.pool_size(prompts, feed.rows, limits) for feed in busy]
     pool = new_pool(*map(max, zip(*sizes, strict=True))) if sizes else None
-    engines = [replay(prompts, feed, job.limits, cost, pool) for feed in feeds]
-    return _sum(job, engines)
+    return [replay(prompts, feed, limits, cost, pool) for feed in busy]
 
 
-def _sum(job: Job, engines: list[Replayed]) -> Forecast:
+def _sum(strategy: str, limits: Limits, engines: list[Replayed]) -> Forecast:
     busiest = max(engines, key=lambda engine: engine.busy_s, default=None)
     return Forecast(
-        strategy=job.strategy,
-        kv_blocks=job.limits.kv_blocks,
+        strategy=strategy,
+        kv_blocks=limits.kv_blocks,
         queries=sum(engine.queries for engine in engines),
         hits=sum(engine.hits for engine in engines),
         preemptions=sum(engine.preemptions for engine in engines),

@@ -16,6 +16,8 @@ class ProgressBar:
         self._drawn_at = 0.0
 
     def __enter__(self) -> "ProgressBar":
+        # At once: what takes long may take long for its first tenth.
+        print(self._line(self._started), end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -35,9 +35,9 @@ def run(prompts: PromptSet, knobs: Knobs, model: ModelShape, gpu: Gpu, kv_tokens
     cost = roofline.step_cost(model, gpu, knobs["GPUS_PER_ENGINE"])
     data = prompts.data
     cases = _cases(knobs, kv_tokens // knobs["BLOCK_SIZE"], _fewest_blocks(data.prompts))
-    jobs = {case: _jobs(data, *setting) for case, setting in cases.items()}
-    forecasts = iter(forecast.run_all([job for case in jobs.values() for job in case], data.prompts, cost))
-    results = {case: [next(forecasts) for _ in case_jobs] for case, case_jobs in jobs.items()}
+    jobs = [Job(strategy, *setting) for setting in cases.values() for strategy in ADVISED]
+    forecasts = iter(forecast.run_all(jobs, data, cost))
+    results = {case: [next(forecasts) for _ in ADVISED] for case in cases}
     timed = {case: _timed(results[case], prompts, cases[case][0]) for case in cases}
     totals, limits = prefix_tree.totals(data.prompts), cases[CHOSEN][1]
     outputs = int(data.prompts.outputs.sum())
@@ -64,10 +64,6 @@ def _cases(knobs: Knobs, kv_blocks: int, fewest_blocks: int) -> dict[str, tuple[
 def _fewest_blocks(prompts: Prompts) -> int:
     longest = int((prompts.tokens + prompts.outputs).max())
     return -(-longest // prompts.block_size)
-
-
-def _jobs(data: feeding.Dataset, knobs: Knobs, limits: Limits) -> list[Job]:
-    return [Job(strategy, feeding.feeds(strategy, data, knobs), limits) for strategy in ADVISED]
 
 
 def _timed(results: Sequence[Forecast], prompts: PromptSet, knobs: Knobs) -> list[Timed]:

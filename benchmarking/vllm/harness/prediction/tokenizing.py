@@ -5,6 +5,7 @@ chunk's ids are Python objects at a time, so memory does not grow with the datas
 """
 
 import hashlib
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,11 @@ def tokenize(texts: pa.Array, content_key: str, tokenizer: Tokenizer, cache: Pat
     ids_file, lengths_file = cache / f"{key}.int32", cache / f"{key}.lengths.npy"
     lengths = _kept_lengths(ids_file, lengths_file)
     if lengths is None:
-        _write(texts, tokenizer, ids_file, lengths_file)
+        try:
+            _write(texts, tokenizer, ids_file, lengths_file)
+        except OSError as error:  # they only save time
+            print(f"tokens are not kept, so the next time takes as long: {error}", file=sys.stderr)
+            return tokenize(texts, content_key, tokenizer, None)
         lengths = np.load(lengths_file)
     ids = np.memmap(ids_file, np.int32, mode="r") if lengths.sum() else np.empty(0, np.int32)
     return _tokens(ids, [lengths])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config
-from harness import record_file, remote_records
+from harness import overrides, record_file, remote_records
 from harness.data import storage
 from harness.preflight.problem import Problem
 
@@ -42,6 +42,12 @@ def results() -> Iterator[Problem]:
         return
     yield from _in_the_way(folder)
     yield from _too_full(folder, RECORD_BYTES, 1.0, "Free some, or set RESULTS_PATH")
+
+
+def require_results() -> None:
+    """Ends a script that measures as a refused run ends where its line could not be kept: known before, not after."""
+    if wrong := list(results()):
+        overrides.refuse(ValueError("; ".join(map(str, wrong))))
 
 
 def _in_the_way(folder: Path) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ def write(rows: Sequence[Row], results_path: Path, price: float | None) -> Path:
 
 
 def as_html(rows: Sequence[Row], price: float | None) -> str:
-    good = [row for row in rows if not row_record.problems(row)]
+    good = [row for row in rows if not problems(row)]
     left_out = len(rows) - len(good)
     body = [_section(section, price) for section in reversed(group(good))]
     if not body:
@@ -38,6 +38,20 @@ def as_html(rows: Sequence[Row], price: float | None) -> str:
     )
     text = "\n".join(body)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><h1>{TITLE}</h1>\n{text}\n</body></html>\n'
+
+
+def problems(row: Row) -> list[str]:
+    """What keeps a row from the page: what is wrong by the format or, where that is fine, what breaks when it is shown
+    alone. A row that was edited by hand must not cost the page of all others."""
+    if found := row_record.problems(row):
+        return found
+    try:
+        (section,) = group([row])
+        _section(section, None)
+        summary.as_json(section, None)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        return [f"a part of it is missing or of another type ({type(error).__name__}: {error})"]
+    return []
 
 
 def _section(section: Section, price: float | None) -> str:

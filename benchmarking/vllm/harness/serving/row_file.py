@@ -1,14 +1,13 @@
-"""The file of rows: one JSON line each, append-only; safe with two scorecards at once."""
+"""The file of rows: one JSON line each, as record_file.py keeps them; safe against kills and two scorecards at once."""
 
-import fcntl
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness import record_file
 from harness.record_file import RecordError
 from harness.serving.row_record import SCHEMA, Record
 
@@ -24,30 +23,12 @@ def append(record: Record, requests: Sequence[dict[str, Any]], results_path: str
         (folder / REQUESTS_FOLDER).mkdir(exist_ok=True)
         table = pa.Table.from_pylist(list(requests))
         pq.write_table(table, folder / REQUESTS_FOLDER / f"{record['row_id']}.parquet", compression="zstd")
-    line = (json.dumps(record, allow_nan=False) + "\n").encode()
-    with (folder / FILE_NAME).open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        # Half a line that a kill left must not swallow this one.
-        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-            file.write(b"\n")
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+    record_file.append_line(record, folder / FILE_NAME)
 
 
 def load(results_path: str | Path) -> list[Record]:
     """All rows of a results folder, oldest first; none where there is no file. Raises RecordError naming bad lines."""
-    path = Path(results_path) / FILE_NAME
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found, wrong = [], []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(_parse(line, f"{path}:{number}"))
-        except RecordError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise RecordError("\n".join(wrong))
-    return found
+    return record_file.load_lines(Path(results_path) / FILE_NAME, _parse)
 
 
 def _parse(line: bytes, where: str) -> Record:

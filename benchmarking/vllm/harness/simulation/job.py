@@ -5,6 +5,7 @@ job.simulate("prefix-bucketing", dataset, knobs, fleet) -> Outcome
 
 from collections.abc import Callable
 
+from harness.prediction.engine_state import Limits
 from harness.prediction.feeding import Dataset, Knobs
 from harness.simulation import placement, planned, provider, ray_blocks, static_batches
 from harness.simulation.engine import Engine
@@ -31,7 +32,7 @@ def engines_after(strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r}: expected one of {list(STRATEGIES)}")
-    _check_fit(dataset, fleet)
+    require_fit(dataset, fleet.limits)
     return STRATEGIES[strategy](strategy, dataset, {**knobs, "CONCURRENCY": len(fleet.ready_s)}, fleet)
 
 
@@ -39,8 +40,9 @@ def simulate(strategy: str, dataset: Dataset, knobs: Knobs, fleet: Fleet) -> Out
     return outcome(strategy, *engines_after(strategy, dataset, knobs, fleet))
 
 
-def _check_fit(dataset: Dataset, fleet: Fleet) -> None:
-    prompts, blocks = dataset.prompts, fleet.limits.kv_blocks
+def require_fit(dataset: Dataset, limits: Limits) -> None:
+    """Raises ValueError where an engine would wait for ever for a prompt that it has no room for."""
+    prompts, blocks = dataset.prompts, limits.kv_blocks
     longest = int((prompts.tokens + prompts.outputs).max(initial=0))
     if -(-longest // prompts.block_size) > blocks:
         raise ValueError(

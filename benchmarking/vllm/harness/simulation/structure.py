@@ -27,6 +27,8 @@ def require_simulated(knobs: Mapping[str, Any]) -> None:
         raise ValueError(f"expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found {distribution}; set it")
     if (gpus := knobs["GPUS_PER_ENGINE"]) > 1:
         raise ValueError(f"expected GPUS_PER_ENGINE 1, as simulated engines have, found {gpus}; set it")
+    if (files := knobs["DATASET_FILES"]) < 1:
+        raise ValueError(f"expected DATASET_FILES of at least 1, found {files}; set it")
     longest = PREFIX_TOKENS + SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
     if longest > knobs["MAX_MODEL_LEN"]:
         raise ValueError(
