@@ -1,5 +1,6 @@
 """The plan: rows in order of their tokens, groups kept together, work shared out evenly. No Ray, no engine."""
 
+import hashlib
 import json
 import os
 import random
@@ -62,12 +63,43 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     assert planned([[1] * 8, [1] * 8, [1] * 9]).shared.tolist() == [0, 1, 2]
 
 
-def test_a_plan_is_the_same_for_the_same_rows_however_they_are_batched() -> None:
+def read_in_batches(rows: list[list[int]], size: int) -> list[Tokenized]:
+    """Rows as they come from their tokenising tasks, `size` at a time."""
+    ids = pa.array(range(len(rows)))
+    cut = [(ids[begin : begin + size], rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+    lengths = [np.array([len(row) for row in part], np.int64) for _, part in cut]
+    tokens = [np.array([token for row in part for token in row], np.int32) for _, part in cut]
+    return [Tokenized(*part) for part in zip([ids for ids, _ in cut], tokens, lengths, strict=True)]
+
+
+def said_of(window: Window) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    arrays = [window.ids.to_pylist(), window.shared.tolist(), window.groups.tolist(), window.work.tolist()]
+    return arrays, [(begin, end) for _, begin, end in shares(window, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_plan_is_the_same_for_the_same_rows_however_they_are_batched(size: int) -> None:
+    from harness.planning import reading  # brings Ray along, which the next test's process need not wait for
+
     rows = prompts(random.Random(1))
-    first, second = planned(rows), planned(rows)
-    assert first.ids.equals(second.ids)
-    assert first.work.tolist() == second.work.tolist()
-    assert [s[1:] for s in shares(first, 3)] == [s[1:] for s in shares(second, 3)]
+    batched, whole = (reading._window(0, read_in_batches(rows, cut)) for cut in (size, len(rows)))
+    assert said_of(batched) == said_of(whole)
+
+
+def plan_of_5000_rows() -> str:
+    return hashlib.sha256(repr(said_of(planned(prompts(random.Random(1), 5000)))).encode()).hexdigest()
+
+
+def test_another_process_makes_the_same_plan_from_the_same_seed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import test_planning; print(test_planning.plan_of_5000_rows())"],
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": f"{SUITE_DIR}:{Path(__file__).parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == plan_of_5000_rows()
 
 
 def test_equal_prompts_keep_the_order_of_the_dataset() -> None:
