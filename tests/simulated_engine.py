@@ -16,8 +16,9 @@ KV_BLOCKS, BLOCK_SIZE = 2048, 16
 
 class SimulatedEngine:
     """Set in the environment: SIMULATED_STEP_S, SIMULATED_FOLDER (each engine leaves its process's id and the names of
-    the requests that it was given there), SIMULATED_BROKEN (so many engines fail to start), and, as token ids,
-    SIMULATED_REFUSED and SIMULATED_DEADLY prompts' firsts."""
+    the requests that it was given there), SIMULATED_BROKEN (so many engines fail to start), SIMULATED_OVERLAP (neither
+    planning nor engines start until the other has begun), and, as token ids, SIMULATED_REFUSED and SIMULATED_DEADLY
+    prompts' firsts."""
 
     def __init__(self, _args: dict[str, Any], sampling: dict[str, Any], on_step: Callable[[int], None]) -> None:
         self.kv_blocks, self.block_size = KV_BLOCKS, BLOCK_SIZE
@@ -30,6 +31,9 @@ class SimulatedEngine:
             with suppress(FileExistsError):
                 (folder / f"{number}.broken").touch(exist_ok=False)
                 raise ValueError("the simulated engine does not start")
+        if "SIMULATED_OVERLAP" in os.environ:
+            (folder / f"{os.getpid()}.starting").touch()
+            wait_for((folder / "planned").exists)
         (folder / f"{os.getpid()}.engine").touch()
         self._log = (folder / f"{os.getpid()}.requests").open("a", buffering=1)
         self._steps = asyncio.get_running_loop().create_task(self._step())

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import config
@@ -64,11 +65,48 @@ def test_work_that_an_earlier_run_did_is_not_waited_for(outlived: continuity.Con
 def test_a_continued_run_says_at_once_how_many_rows_it_takes_over(
     outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = SimpleNamespace(discard=lambda: None, read=lambda: TABLE)
+    kept = SimpleNamespace(discard=lambda: None, read=lambda: iter([TABLE]))
     monkeypatch.setattr(Parts, "open", lambda: kept)
     Answers()
     assert outlived.continued_rows == 3
     assert capsys.readouterr().err == "continues an earlier run that was killed: 3 rows are answered\n"
+
+
+def test_kept_answers_are_taken_over_a_part_at_a_time_each_row_once(
+    outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Together they may be more than one array of text can hold (2 GiB): taken whole, they could not be continued."""
+    monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path))
+    outlived.fingerprint = "a dataset"
+    for ids in (["a", "b"], ["c"], ["b", "d"]):  # two runs at a time may both have answered a row
+        kept = Parts.open()
+        assert kept
+        kept.run = ids[0]
+        kept.write(pa.record_batch({"id": ids, "output": [f"{i}!" for i in ids], "output_tokens": [4] * len(ids)}))
+    assert kept
+    assert [part["id"].to_pylist() for part in kept.read()] == [["a", "b"], ["d"], ["c"]]
+    answers = Answers()
+    assert sorted(answers.done.to_pylist()) == ["a", "b", "c", "d"]
+    assert (outlived.continued_rows, outlived.continued_tokens) == (4, 16)
+    assert sorted(answers.table()["output"].to_pylist()) == ["a!", "b!", "c!", "d!"]
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("MODEL_NAME", "/b/model"), ("LOAD_FORMAT", "dummy"), ("OUTPUT_LEN", 7), ("LOGITS_PROCESSORS", "a:B")],
+)
+def test_answers_of_another_model_or_length_are_not_taken_over(
+    monkeypatch: pytest.MonkeyPatch, outlived: continuity.Continuity, tmp_path: Path, knob: str, value: object
+) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path))
+    monkeypatch.setattr(config, "MODEL_NAME", "/a/model")
+    outlived.fingerprint = "a dataset"
+    folders = [kept.folder for _ in range(2) if (kept := Parts.open())]
+    monkeypatch.setattr(config, knob, value)
+    other = Parts.open()
+    assert folders[0] == folders[1]
+    assert other
+    assert other.folder != folders[0]
 
 
 COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})

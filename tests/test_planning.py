@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -240,3 +241,24 @@ def test_the_script_that_measures_planning_plans_every_row_and_keeps_a_line(tmp_
     assert (kept["rows"], kept["groups"]) == (3000, 512)
     assert 0 < kept["plan_s"] < 30
     assert kept["peak_memory_bytes"] < 4e9
+
+
+def committed(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (SUITE_DIR / "results" / file).read_text().splitlines()]
+
+
+def test_the_committed_measurement_planned_within_a_minute_and_carried_2_million_rows_in_less_than_4_gb() -> None:
+    for kept in committed("planning-speed.jsonl"):
+        planned, carried = kept["planned"], kept["carried"]
+        assert (kept["cpus"], planned["rows"], planned["tokens"], carried["rows"]) == (2, 200_000, 512, 2_000_000)
+        assert planned["plan_s"] < 60
+        assert max(planned["peak_memory_bytes"], carried["peak_memory_bytes"]) < 4e9
+
+
+@pytest.mark.parametrize("file", ["records.jsonl", "simulations.jsonl"])
+def test_engines_idle_in_the_tail_less_than_3_per_cent_of_their_seconds_in_every_committed_run(file: str) -> None:
+    runs = [run for run in committed(file) if run["strategy"] == "prefix-planned" and run["waterfall_s"]]
+    assert any((run.get("config") or {"CONCURRENCY": run.get("engines")})["CONCURRENCY"] > 1 for run in runs)
+    for run in runs:
+        generating = [run["waterfall_s"][part] for part in ("first_wait", "prefill", "decode", "starved", "tail")]
+        assert run["waterfall_s"]["tail"] < 0.03 * sum(generating), run

@@ -1,25 +1,24 @@
 """Answers of a run that is not over, in a folder under OUTPUT_PATH named by what was asked for.
 
-Same dataset (by fingerprint), same model, same output length, same folder: whoever finds parts there goes on from
-them. A part appears whole or not at all.
+Same dataset (by fingerprint), same model and load format, same output length, same folder: whoever finds parts there
+goes on from them. A part appears whole or not at all.
 """
 
 import hashlib
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 import config
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from harness import continuity
 from harness.data import storage
-
-SCHEMA_WITHOUT_ID = {"output": pa.string(), "output_tokens": pa.int64()}
 
 
 @dataclass
@@ -48,18 +47,20 @@ class Parts:
         if hidden != f"{self.folder}/{name}":
             self.files.move(hidden, f"{self.folder}/{name}")
 
-    def read(self) -> pa.Table:
-        """Every kept row once."""
+    def read(self) -> Iterator[pa.Table]:
+        """Every kept row once, a part at a time: all together may not fit in memory, nor in one array of text."""
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         names = sorted(info.path for info in self.files.get_file_info(selector) if info.base_name[0] != ".")
-        tables = [pq.read_table(name, filesystem=self.files) for name in names]
-        if not tables:
-            return pa.table(
-                {"id": pa.array([], pa.int64()), **{n: pa.array([], t) for n, t in SCHEMA_WITHOUT_ID.items()}}
-            )
-        kept = pa.concat_tables(tables)
-        first = pc.index_in(kept["id"].unique(), value_set=kept["id"].combine_chunks())
-        return kept.take(first)
+        if not names:
+            return
+        ids = pq.read_table(names, columns=["id"], filesystem=self.files)["id"]
+        first = np.zeros(len(ids), bool)
+        first[pc.index_in(ids.unique(), value_set=ids.combine_chunks()).to_numpy()] = True
+        begin = 0
+        for name in names:
+            part = pq.read_table(name, filesystem=self.files)
+            yield part.filter(pa.array(first[begin : begin + len(part)]))
+            begin += len(part)
 
     def discard(self) -> None:
         """When the run's answers are written as a whole."""
@@ -68,7 +69,9 @@ class Parts:
 
 
 def _digest(fingerprint: str) -> str:
-    """Of all that decides what an answer is; a model's folder counts by its name."""
+    """Of all that decides what an answer is; folders of one name may hold different weights, and "dummy" ones are none
+    of theirs."""
     lengths = [getattr(config, f"OUTPUT_LEN{part}") for part in ("", "_DISTRIBUTION", "_MIN", "_MAX")]
-    subject = [fingerprint, PurePath(config.MODEL_NAME).name, config.SAMPLING_PARAMS, lengths, config.LOGITS_PROCESSORS]
+    model = [config.MODEL_NAME, config.LOAD_FORMAT, config.LOGITS_PROCESSORS]
+    subject = [fingerprint, *model, config.SAMPLING_PARAMS, lengths]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
