@@ -14,6 +14,7 @@ from harness import checks, continuity, evidence
 from harness.comparison import comparability, sections
 from harness.planning.answers import Answers
 from harness.planning.parts import Parts
+from harness.preflight.workload import Workload
 from harness.watchdog import Watchdog
 from synthetic import record
 
@@ -143,6 +144,21 @@ def test_a_replaced_engine_is_no_engine_too_many(
     outlived.lost_engines.append("killed")
     assert evidence.wrong_engine_count(log) == []
     assert "1 engines died" in evidence.disturbances()[0]
+
+
+def test_a_run_that_finds_nothing_left_to_do_needs_no_engine(outlived: continuity.Continuity) -> None:
+    """Killed when the last row was answered and the answers' own file not yet written."""
+    workload = Workload(TABLE["id"].combine_chunks(), 1, "fingerprint", 3, 4)
+    assert evidence.evidence(log_of(), workload, TABLE, 0.0, 30.0)["problems"] == [
+        "0 engines were built, expected CONCURRENCY = 128"
+    ]
+    outlived.continued_rows, outlived.continued_tokens = 3, 12
+    found = evidence.evidence(log_of(), workload, TABLE, 0.0, 30.0)
+    assert found["problems"] == []
+    assert found["warnings"] == [
+        "3 rows were answered by an earlier run that was killed",
+        "not checked: the engines' own token counts (none was read: PROBE_INTERVAL_S is 0, or none had work)",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["continued", "redone"])
