@@ -83,6 +83,11 @@ class EngineLog:
         """The engines whose core was started, in order."""
         return sorted((e for e in self.engines.values() if "core_started_at" in e), key=lambda e: e["core_started_at"])
 
+    def died(self) -> str | None:
+        """Names the engines whose core process went away while there was work for them; None where there is none."""
+        dead = [name for name, engine in self.engines.items() if engine["dead_at"] and _had_work(engine)]
+        return f"engine {', '.join(dead)} died: its core process is gone" if dead else None
+
     def _keep(self, message: Message) -> None:
         node = message["node"]
         self._clock_offset[node] = min(self._clock_offset[node], message["received_at"] - message["at"])
@@ -111,6 +116,12 @@ class EngineLog:
     def let_go(self) -> None:
         """Drops the actors' handles, so that they may end."""
         self._actors.clear()
+
+
+def _had_work(engine: dict[str, Any]) -> bool:
+    """Ray Data ends the engine that has answered its share while others generate; nobody misses that one."""
+    latest = engine["latest"]
+    return "ready_at" not in engine or bool(latest.get("running") or latest.get("waiting"))
 
 
 _HANDLERS: dict[str, Any] = {

@@ -198,8 +198,11 @@ class Run:
             print(f"expected to print the record on stdout, found: {error.strerror}", file=sys.stderr)
 
     def _with_losses(self, error: str) -> str:
-        """Which node or process went away, then what that led to."""
-        return "; ".join([*(loss for loss in self._log.losses if loss not in error), error])
+        """Which node, process or engine went away, then what that led to. Ctrl-C ends engines too, and some strategies
+        replace those that die: there it led to nothing."""
+        unexpected = not self._stopped_by and not continuity.current.survives_engines
+        losses = [*self._log.losses, *filter(None, [self._log.died() if unexpected else None])]
+        return "; ".join([*(loss for loss in losses if loss not in error), error])
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
@@ -257,8 +260,11 @@ def _do_without_terminal() -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost error in one line; remote errors carry theirs as text."""
+    """The innermost error that says anything, in one line; remote errors carry theirs as text. Ray Data raises its
+    errors from an empty one."""
+    said = error
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:500]
+        said = error if str(error).strip() else said
+    lines = [line.strip() for line in str(said).splitlines() if line.strip()]
+    return f"{type(said).__name__}: {lines[-1] if lines else 'no message'}"[:500]

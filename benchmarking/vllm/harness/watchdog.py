@@ -91,9 +91,8 @@ class Watchdog:
     def _dead_engine(self) -> str | None:
         if continuity.current.survives_engines:
             return None
-        dead = [engine["engine"] for engine in self._log.engines.values() if engine["dead_at"] and _had_work(engine)]
         finished = self._log.total("generation_tokens") >= self._expected
-        return None if finished or not dead else f"engine {', '.join(dead)} died: its core process is gone"
+        return None if finished else self._log.died()
 
     def _late_start(self) -> str | None:
         ready = sum("ready_at" in engine for engine in self._log.engines.values())
@@ -157,9 +156,3 @@ class Watchdog:
         for name in sorted(generating - self._generating):
             print(f"{time.time() - self.started_at:5.0f} s  engine {name} generates", file=sys.stderr)
         self._generating |= generating
-
-
-def _had_work(engine: dict[str, Any]) -> bool:
-    """Ray Data ends the engine that has answered its share while others generate; nobody misses that one."""
-    latest = engine["latest"]
-    return "ready_at" not in engine or bool(latest.get("running") or latest.get("waiting"))
