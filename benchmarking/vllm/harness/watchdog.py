@@ -20,6 +20,11 @@ POLL_S = 0.5
 RUNAWAY = 2
 # The mailbox answers in milliseconds; when it does not, its node or Ray itself is gone.
 MAILBOX_TIMEOUT_S = 30.0
+# Ray Data waits for CPUs without a word; RAY_NUM_CPUS counts only where the script starts Ray itself.
+NOT_STARTED = (
+    "is there a GPU for each, are there CPUs for ray-data's stages (about 8, RAY_NUM_CPUS), and did Ray start their "
+    "actors?"
+)
 
 
 class Watchdog:
@@ -101,7 +106,7 @@ class Watchdog:
             return None
         return (
             f"{ready} of {config.CONCURRENCY} engines ready after {waited:.0f} s and no token generated "
-            f"(WATCHDOG_START_S); {self._blind() or 'is there a GPU for each, and did Ray start their actors?'}"
+            f"(WATCHDOG_START_S); {self._blind() or NOT_STARTED}"
         )
 
     def _runaway(self) -> str | None:
