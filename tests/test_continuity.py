@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import config
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from engine_story import log_of, story
 from harness import checks, continuity, evidence
 from harness.comparison import comparability, sections
+from harness.planning import reading
 from harness.planning.answers import Answers
 from harness.planning.parts import Parts
 from harness.preflight.workload import Workload
@@ -90,6 +93,24 @@ def test_kept_answers_are_taken_over_a_part_at_a_time_each_row_once(
     assert sorted(answers.done.to_pylist()) == ["a", "b", "c", "d"]
     assert (outlived.continued_rows, outlived.continued_tokens) == (4, 16)
     assert sorted(answers.table()["output"].to_pylist()) == ["a!", "b!", "c!", "d!"]
+
+
+def test_what_an_earlier_run_left_is_found_in_a_second_or_two_among_a_million_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The watchdog waits for the first token meanwhile."""
+    rows = 1_000_000
+    ids = np.random.default_rng(0).permutation(rows)
+    for file, part in enumerate(np.split(ids, 4)):
+        prompts = pa.array(["a prompt"]).take(pa.array(np.zeros(len(part), np.int64)))
+        pq.write_table(pa.table({"id": part, "prompt": prompts}), tmp_path / f"{file}.parquet")
+    monkeypatch.setattr(config, "INPUT_PATH", str(tmp_path))
+    done = pa.array(np.delete(ids, [3, 400_000, rows - 1])[::-1])
+    started = time.process_time()
+    left = [row for batch in reading._left(done) for row in batch["id"].to_pylist()]
+    assert time.process_time() - started < 5
+    assert left == ids[[3, 400_000, rows - 1]].tolist()
+    assert sum(len(batch) for batch in reading._left(pa.array([], pa.int64()))) == rows
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,28 @@ def _tokenized(done: pa.Array) -> Iterator[Tokenized]:
     encode = ray.remote(text.encode).options(num_returns=2, scheduling_strategy="SPREAD")
     most = min(BATCHES_A_CPU * max(int(ray.cluster_resources().get("CPU", 1)), 1), MOST_BATCHES)
     under_way: deque[tuple[Any, list[Any]]] = deque()
-    for batch in dataset.read_batches(config.INPUT_PATH, ["id", "prompt"]):
-        left = batch.filter(pc.invert(pc.is_in(batch["id"], value_set=done))) if len(done) else batch
-        if len(left):
-            under_way.append((left["id"], encode.remote(left["prompt"].to_pylist())))
+    for left in _left(done):
+        under_way.append((left["id"], encode.remote(left["prompt"].to_pylist())))
         if len(under_way) >= most:
             yield _received(*under_way.popleft())
     while under_way:
         yield _received(*under_way.popleft())
+
+
+def _left(done: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The dataset's batches that have rows whose ids are not in `done`, and these rows alone."""
+    batches = dataset.read_batches(config.INPUT_PATH, ["id", "prompt"])
+    if not len(done):
+        yield from (batch for batch in batches if len(batch))
+        return
+    # Asked once for the whole dataset: each time, Arrow builds a table of all that are done.
+    ids = pa.chunked_array([batch["id"] for batch in dataset.read_batches(config.INPUT_PATH, ["id"])])
+    are_left, begin = pc.invert(pc.is_in(ids, value_set=done)), 0
+    for batch in batches:
+        left = batch.filter(are_left.slice(begin, len(batch)).combine_chunks())
+        begin += len(batch)
+        if len(left):
+            yield left
 
 
 def _received(ids: Any, references: list[Any]) -> Tokenized:
