@@ -84,9 +84,12 @@ class EngineLog:
         return sorted((e for e in self.engines.values() if "core_started_at" in e), key=lambda e: e["core_started_at"])
 
     def died(self) -> str | None:
-        """Names the engines whose core process went away while there was work for them; None where there is none."""
+        """Names the engines that did not start, or whose core process went away while there was work for them."""
         dead = [name for name, engine in self.engines.items() if engine["dead_at"] and _had_work(engine)]
-        return f"engine {', '.join(dead)} died: its core process is gone" if dead else None
+        failed = {name: engine["not_started"] for name, engine in self.engines.items() if "not_started" in engine}
+        found = [f"engine {', '.join(dead)} died: its core process is gone"] if dead else []
+        found += [f"engine {', '.join(failed)} did not start: {next(iter(failed.values()))}"] if failed else []
+        return "; ".join(found) or None
 
     def _keep(self, message: Message) -> None:
         node = message["node"]
@@ -97,7 +100,8 @@ class EngineLog:
             return
         identity = {key: message[key] for key in ("engine", "node", "pid")}
         engine = self.engines.setdefault(message["engine"], {**identity, "cores": [], "latest": {}, "dead_at": None})
-        engine.update(node_id=message.get("node_id"), heard_at=message["received_at"])
+        where = {key: message.get(key) for key in ("node_id", "in_actor")}
+        engine.update(**where, heard_at=message["received_at"])
         _HANDLERS[kind](self, engine, message)
 
     def _sampled(self, engine: dict[str, Any], message: Message) -> None:
