@@ -64,3 +64,21 @@ def test_an_engine_that_dies_is_named_also_where_another_is_built_in_its_place(
     assert (process.returncode, record["status"]) in ((1, "invalid"), (2, "failed")), errors[-3000:]
     assert f"engine {record['engines'][0]['engine']}" in record["error"]
     assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("strategy", ["naive-batch", "continuous-batch", "ray-data", "prefix-planned"])
+def test_an_engine_that_does_not_start_ends_the_run_with_the_reason(
+    strategy: str, tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    """As where a GPU's memory is taken. Left alone, Daft's provider asks for the engine until WATCHDOG_START_S."""
+    began = time.monotonic()
+    code, record, errors = run_script(
+        strategy, tmp_path, MODEL_NAME=model_folder, INPUT_PATH=half_hit, LOGITS_PROCESSORS="no_such_module:Processor"
+    )
+    assert time.monotonic() - began < 200
+    assert (code, record["status"]) == (2, "failed"), errors[-3000:]
+    print(f"{strategy}: {record['error']}")
+    engines = [engine["engine"] for engine in record["engines"]]
+    assert any(engine in record["error"] for engine in engines) or "no engine started" in record["error"]
+    assert "worker-*-PID.err" in record["error"]

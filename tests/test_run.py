@@ -116,6 +116,17 @@ def test_a_run_that_fails_for_an_engine_that_died_names_it_whoever_notices_first
 
 
 @pytest.mark.usefixtures("left")
+def test_a_run_that_fails_while_an_engine_starts_names_it_and_where_vllm_says_why(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+    assert Ended(fail, [*story("a"), *story("b", ready=None)]).execute() == "failed"
+    error = recorded(tmp_path)["error"]
+    assert error.startswith("engine b was starting; RuntimeError: Engine core initialization failed. See root cause")
+    assert "in worker-*-PID.err among the logs of Ray's session" in error
+
+
+@pytest.mark.usefixtures("left")
 def test_a_failed_run_says_the_innermost_error_that_has_a_message(tmp_path: Path) -> None:
     """Ray Data 2.59 raises what went wrong from a SystemException that says nothing."""
 

@@ -91,6 +91,11 @@ class EngineLog:
         found += [f"engine {', '.join(failed)} did not start: {next(iter(failed.values()))}"] if failed else []
         return "; ".join(found) or None
 
+    def starting(self) -> str | None:
+        """Names the engines that were not ready yet: where a run fails then, it is one of them."""
+        names = [engine["engine"] for engine in self.built() if "ready_at" not in engine]
+        return f"engine {', '.join(names)} was starting" if names else None
+
     def _keep(self, message: Message) -> None:
         node = message["node"]
         self._clock_offset[node] = min(self._clock_offset[node], message["received_at"] - message["at"])

@@ -29,6 +29,9 @@ EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 SETTLE_S = 5.0
 # Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
 LOOK_S = 20.0
+# vLLM says this of an engine that did not start; what it means went to the stderr of that engine's Ray worker.
+SEE_ABOVE = "See root cause above"
+WHERE_ABOVE_IS = " (\"above\": in worker-*-PID.err among the logs of Ray's session on the engine's node)"
 
 Strategy = Callable[[], pa.Table]
 
@@ -172,7 +175,7 @@ class Run:
         """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
         if status in ("invalid", "failed"):
-            error = self._with_losses(error or "")
+            error = self._with_losses(error or "", failed=status == "failed")
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
             self._add_evidence(time.time())
@@ -197,12 +200,15 @@ class Run:
         except OSError as error:
             print(f"expected to print the record on stdout, found: {error.strerror}", file=sys.stderr)
 
-    def _with_losses(self, error: str) -> str:
+    def _with_losses(self, error: str, failed: bool) -> str:
         """Which node, process or engine went away, then what that led to. Ctrl-C ends engines too, and some strategies
         replace those that die: there it led to nothing."""
-        unexpected = not self._stopped_by and not continuity.current.survives_engines
-        losses = [*self._log.losses, *filter(None, [self._log.died() if unexpected else None])]
-        return "; ".join([*(loss for loss in losses if loss not in error), error])
+        engines = None
+        if not self._stopped_by and not continuity.current.survives_engines:
+            engines = self._log.died() or (self._log.starting() if failed else None)
+        losses = [loss for loss in [*self._log.losses, engines] if loss and loss not in error]
+        hint = WHERE_ABOVE_IS if SEE_ABOVE in "; ".join([*losses, error]) else ""
+        return "; ".join([*losses, error]) + hint
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
