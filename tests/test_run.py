@@ -112,7 +112,7 @@ def test_a_run_that_fails_for_an_engine_that_died_names_it_whoever_notices_first
 
     assert Ended(fail, [*story("a"), *story("b", ready=None), dead]).execute() == "failed"
     died, why = "engine b died: its core process is gone", "RuntimeError: Engine core initialization failed"
-    assert recorded(tmp_path)["error"] == f"{died}; {why}"
+    assert recorded(tmp_path)["error"] == f"{died}; {why}{run.WHERE_IT_SAYS_WHY}"
 
 
 @pytest.mark.usefixtures("left")
@@ -123,7 +123,7 @@ def test_a_run_that_fails_while_an_engine_starts_names_it_and_where_vllm_says_wh
     assert Ended(fail, [*story("a"), *story("b", ready=None)]).execute() == "failed"
     error = recorded(tmp_path)["error"]
     assert error.startswith("engine b was starting; RuntimeError: Engine core initialization failed. See root cause")
-    assert "in worker-*-PID.err among the logs of Ray's session" in error
+    assert error.endswith(" (why: see worker-*-PID.err among the logs of Ray's session on the engine's node)")
 
 
 @pytest.mark.usefixtures("left")

@@ -29,9 +29,10 @@ EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 SETTLE_S = 5.0
 # Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
 LOOK_S = 20.0
-# vLLM says this of an engine that did not start; what it means went to the stderr of that engine's Ray worker.
+# vLLM says this of an engine that did not start; its core's own words went to the stderr of that engine's Ray worker.
 SEE_ABOVE = "See root cause above"
-WHERE_ABOVE_IS = " (\"above\": in worker-*-PID.err among the logs of Ray's session on the engine's node)"
+WHERE_IT_SAYS_WHY = " (why: see worker-*-PID.err among the logs of Ray's session on the engine's node)"
+
 
 Strategy = Callable[[], pa.Table]
 
@@ -207,8 +208,7 @@ class Run:
         if not self._stopped_by and not continuity.current.survives_engines:
             engines = self._log.died() or (self._log.starting() if failed else None)
         losses = [loss for loss in [*self._log.losses, engines] if loss and loss not in error]
-        hint = WHERE_ABOVE_IS if SEE_ABOVE in "; ".join([*losses, error]) else ""
-        return "; ".join([*losses, error]) + hint
+        return "; ".join([*losses, error]) + (WHERE_IT_SAYS_WHY if engines or SEE_ABOVE in error else "")
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
