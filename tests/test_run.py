@@ -123,7 +123,7 @@ def test_a_run_that_fails_while_an_engine_starts_names_it_and_where_vllm_says_wh
     assert Ended(fail, [*story("a"), *story("b", ready=None)]).execute() == "failed"
     error = recorded(tmp_path)["error"]
     assert error.startswith("engine b was starting; RuntimeError: Engine core initialization failed. See root cause")
-    assert error.endswith(" (why: see worker-*-PID.err among the logs of Ray's session on the engine's node)")
+    assert error.endswith(" (why: see worker-*-PID.out among the logs of Ray's session on the engine's node)")
 
 
 @pytest.mark.usefixtures("left")

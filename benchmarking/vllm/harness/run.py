@@ -29,9 +29,9 @@ EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 SETTLE_S = 5.0
 # Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
 LOOK_S = 20.0
-# vLLM says this of an engine that did not start; its core's own words went to the stderr of that engine's Ray worker.
+# vLLM says this of an engine that did not start; its core's own words went to the stdout of that engine's Ray worker.
 SEE_ABOVE = "See root cause above"
-WHERE_IT_SAYS_WHY = " (why: see worker-*-PID.err among the logs of Ray's session on the engine's node)"
+WHERE_IT_SAYS_WHY = " (why: see worker-*-PID.out among the logs of Ray's session on the engine's node)"
 
 
 Strategy = Callable[[], pa.Table]
