@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import config
@@ -18,7 +19,8 @@ from harness import cluster, continuity
 from harness.planning.answers import Answers
 from harness.planning.fleet import Fleet
 from harness.planning.reading import windows
-from simulated_engine import SimulatedEngine
+from harness.planning.window import Window
+from simulated_engine import SimulatedEngine, wait_for
 
 
 def main(result: Path) -> None:
@@ -27,7 +29,7 @@ def main(result: Path) -> None:
     ray.init(runtime_env=environment, log_to_driver=False)
     continuity.current.fingerprint = f"fingerprint of {config.INPUT_PATH}"
     answers = Answers()
-    Fleet(SimulatedEngine).run(windows(without=answers.done), answers)
+    Fleet(SimulatedEngine).run(meeting(windows(without=answers.done)), answers)
     table = answers.table()
     pq.write_table(table, result)
     outlived = continuity.current
@@ -36,6 +38,18 @@ def main(result: Path) -> None:
     result.with_suffix(".json").write_text(json.dumps(told))
     if outlived.answers_written:
         outlived.answers_written()
+
+
+def meeting(windows: Iterator[Window]) -> Iterator[Window]:
+    """The windows; where the engines' start is to overlap with planning, not before an engine has begun to start."""
+    if "SIMULATED_OVERLAP" not in os.environ:
+        yield from windows
+        return
+    folder = Path(os.environ["SIMULATED_FOLDER"])
+    wait_for(lambda: any(folder.glob("*.starting")))
+    for window in windows:
+        (folder / "planned").touch()
+        yield window
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ KV_BLOCKS, BLOCK_SIZE = 2048, 16
 
 class SimulatedEngine:
     """Set in the environment: SIMULATED_STEP_S, SIMULATED_FOLDER (each engine leaves its process's id and the names of
-    the requests that it was given there), SIMULATED_BROKEN (so many engines fail to start), and, as token ids,
-    SIMULATED_REFUSED and SIMULATED_DEADLY prompts' firsts."""
+    the requests that it was given there), SIMULATED_BROKEN (so many engines fail to start), SIMULATED_OVERLAP (neither
+    planning nor engines start until the other has begun), SIMULATED_ENGINES (none works until so many have started),
+    and, as token ids, SIMULATED_REFUSED and SIMULATED_DEADLY prompts' firsts."""
 
     def __init__(self, _args: dict[str, Any], sampling: dict[str, Any], on_step: Callable[[int], None]) -> None:
         self.kv_blocks, self.block_size = KV_BLOCKS, BLOCK_SIZE
         self._max_tokens, self._on_step = int(sampling["max_tokens"]), on_step
         self._step_s = float(os.environ.get("SIMULATED_STEP_S", "0.01"))
+        self._together = int(os.environ.get("SIMULATED_ENGINES", "1"))
         self._running: dict[str, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
         self._lost = False
         folder = Path(os.environ["SIMULATED_FOLDER"])
@@ -30,6 +32,9 @@ class SimulatedEngine:
             with suppress(FileExistsError):
                 (folder / f"{number}.broken").touch(exist_ok=False)
                 raise ValueError("the simulated engine does not start")
+        if "SIMULATED_OVERLAP" in os.environ:
+            (folder / f"{os.getpid()}.starting").touch()
+            wait_for((folder / "planned").exists)
         (folder / f"{os.getpid()}.engine").touch()
         self._log = (folder / f"{os.getpid()}.requests").open("a", buffering=1)
         self._steps = asyncio.get_running_loop().create_task(self._step())
@@ -48,6 +53,8 @@ class SimulatedEngine:
         return await submitted
 
     async def _step(self) -> None:
+        while len(list(Path(os.environ["SIMULATED_FOLDER"]).glob("*.engine"))) < self._together:
+            await asyncio.sleep(self._step_s)
         while not self._lost:
             await asyncio.sleep(self._step_s)
             running, first_tokens = dict(self._running), 0

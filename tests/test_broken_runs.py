@@ -1,6 +1,8 @@
 """Runs that go wrong in a peer's hands, on real engines: rows that Daft loses, an engine that dies."""
 
 import json
+import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -64,3 +66,23 @@ def test_an_engine_that_dies_is_named_also_where_another_is_built_in_its_place(
     assert (process.returncode, record["status"]) in ((1, "invalid"), (2, "failed")), errors[-3000:]
     assert f"engine {record['engines'][0]['engine']}" in record["error"]
     assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("strategy", ["naive-batch", "continuous-batch", "ray-data", "prefix-planned"])
+def test_an_engine_that_does_not_start_ends_the_run_with_the_reason(
+    strategy: str, tmp_path: Path, half_hit: Path, model_folder: Path
+) -> None:
+    """As where a GPU's memory is taken. Left alone, Daft's provider asks for the engine until WATCHDOG_START_S."""
+    began = time.monotonic()
+    code, record, errors = run_script(
+        strategy, tmp_path, MODEL_NAME=model_folder, INPUT_PATH=half_hit, LOGITS_PROCESSORS="no_such_module:Processor"
+    )
+    assert time.monotonic() - began < 200
+    assert (code, record["status"]) == (2, "failed"), errors[-3000:]
+    (engine,) = record["engines"]
+    assert engine["engine"] in record["error"] or "no engine started" in record["error"]
+    assert "worker-*-PID.out" in record["error"]
+    sessions = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray"
+    (said,) = sessions.glob(f"session_2*/logs/worker-*-{engine['pid']}.out")
+    assert "no_such_module" in said.read_text()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import config
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +18,10 @@ from engine_story import log_of, story
 from harness import checks, continuity, evidence
 from harness.comparison import comparability, sections
 from harness.data import dataset, storage
+from harness.planning import reading
 from harness.planning.answers import Answers
 from harness.planning.parts import Parts
+from harness.preflight.workload import Workload
 from harness.watchdog import Watchdog
 from synthetic import record
 
@@ -70,7 +73,7 @@ def test_work_that_an_earlier_run_did_is_not_waited_for(outlived: continuity.Con
 def test_a_continued_run_says_at_once_how_many_rows_it_takes_over(
     outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = SimpleNamespace(discard=lambda: None, read=lambda: TABLE)
+    kept = SimpleNamespace(discard=lambda: None, read=lambda: iter([TABLE]))
     monkeypatch.setattr(Parts, "open", lambda: kept)
     Answers()
     assert outlived.continued_rows == 3
@@ -93,6 +96,10 @@ def opened(outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch, tmp
     return open_
 
 
+def rows(parts: Parts) -> list[Any]:
+    return [i for part in parts.read() for i in part["id"].to_pylist()]
+
+
 BATCH = pa.record_batch({"id": [1, 2], "output": ["a", "b"], "output_tokens": [4, 4]})
 
 
@@ -104,16 +111,16 @@ def test_a_damaged_part_is_named_and_its_rows_are_answered_again(
     parts.write(BATCH)
     first, second = sorted(Path(parts.folder).iterdir())
     second.write_bytes(second.read_bytes()[:40])
-    assert parts.read()["id"].to_pylist() == [1, 2]
+    assert rows(parts) == [1, 2]
     assert capsys.readouterr().err.startswith(f"left out: {second} is damaged (")
     first.write_bytes(b"")
-    assert len(parts.read()) == 0
+    assert len(rows(parts)) == 0
 
 
 def test_a_run_whose_ids_are_of_another_type_is_another_run(opened: Callable[[Any], Parts]) -> None:
     numbers, texts = opened([1, 2, 3]), opened(["1", "2", "3"])
     numbers.write(BATCH)
-    assert (len(numbers.read()), len(texts.read())) == (2, 0)
+    assert (len(rows(numbers)), len(rows(texts))) == (2, 0)
 
 
 def test_a_run_goes_on_keeping_answers_where_an_equal_one_has_ended(opened: Callable[[Any], Parts]) -> None:
@@ -122,7 +129,7 @@ def test_a_run_goes_on_keeping_answers_where_an_equal_one_has_ended(opened: Call
     other.write(BATCH)
     one.discard()
     other.write(BATCH)
-    assert len(other.read()) == 2
+    assert len(rows(other)) == 2
 
 
 def test_answers_that_do_not_fit_on_the_disk_are_named_and_leave_no_half_of_a_file(
@@ -138,6 +145,56 @@ def test_answers_that_do_not_fit_on_the_disk_are_named_and_leave_no_half_of_a_fi
     with pytest.raises(storage.StorageError, match=r"unfinished-.*\.parquet: \[Errno 28\] No space left on device"):
         parts.write(BATCH)
     assert list(Path(parts.folder).iterdir()) == []
+
+
+def test_kept_answers_are_taken_over_a_part_at_a_time_each_row_once(
+    outlived: continuity.Continuity, opened: Callable[[Any], Parts]
+) -> None:
+    """Together they may be more than one array of text can hold (2 GiB): taken whole, they could not be continued."""
+    for ids in (["a", "b"], ["c"], ["b", "d"]):  # two runs at a time may both have answered a row
+        kept = opened(["a", "b", "c", "d"])
+        kept.run = ids[0]
+        kept.write(pa.record_batch({"id": ids, "output": [f"{i}!" for i in ids], "output_tokens": [4] * len(ids)}))
+    assert [part["id"].to_pylist() for part in kept.read()] == [["a", "b"], ["d"], ["c"]]
+    answers = Answers()
+    assert sorted(answers.done.to_pylist()) == ["a", "b", "c", "d"]
+    assert (outlived.continued_rows, outlived.continued_tokens) == (4, 16)
+    assert sorted(answers.table()["output"].to_pylist()) == ["a!", "b!", "c!", "d!"]
+
+
+def test_what_an_earlier_run_left_is_found_in_a_second_or_two_among_a_million_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The watchdog waits for the first token meanwhile."""
+    rows = 1_000_000
+    ids = np.random.default_rng(0).permutation(rows)
+    for file, part in enumerate(np.split(ids, 4)):
+        prompts = pa.array(["a prompt"]).take(pa.array(np.zeros(len(part), np.int64)))
+        pq.write_table(pa.table({"id": part, "prompt": prompts}), tmp_path / f"{file}.parquet")
+    monkeypatch.setattr(config, "INPUT_PATH", str(tmp_path))
+    done = pa.array(np.delete(ids, [3, 400_000, rows - 1])[::-1])
+    started = time.process_time()
+    left = [row for batch in reading._left(done) for row in batch["id"].to_pylist()]
+    assert time.process_time() - started < 5
+    assert left == ids[[3, 400_000, rows - 1]].tolist()
+    assert sum(len(batch) for batch in reading._left(pa.array([], pa.int64()))) == rows
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("MODEL_NAME", "/b/model"), ("LOAD_FORMAT", "dummy"), ("OUTPUT_LEN", 7), ("LOGITS_PROCESSORS", "a:B")],
+)
+def test_answers_of_another_model_or_length_are_not_taken_over(
+    monkeypatch: pytest.MonkeyPatch, opened: Callable[[Any], Parts], knob: str, value: object
+) -> None:
+    monkeypatch.setattr(config, "MODEL_NAME", "/a/model")
+    opened(["a"])
+    folders = [kept.folder for _ in range(2) if (kept := Parts.open())]
+    monkeypatch.setattr(config, knob, value)
+    other = Parts.open()
+    assert folders[0] == folders[1]
+    assert other
+    assert other.folder != folders[0]
 
 
 COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})
@@ -174,6 +231,21 @@ def test_a_replaced_engine_is_no_engine_too_many(
     outlived.lost_engines.append("killed")
     assert evidence.wrong_engine_count(log) == []
     assert "1 engines died" in evidence.disturbances()[0]
+
+
+def test_a_run_that_finds_nothing_left_to_do_needs_no_engine(outlived: continuity.Continuity) -> None:
+    """Killed when the last row was answered and the answers' own file not yet written."""
+    workload = Workload(TABLE["id"].combine_chunks(), 1, "fingerprint", 3, 4)
+    assert evidence.evidence(log_of(), workload, TABLE, 0.0, 30.0)["problems"] == [
+        "0 engines were built, expected CONCURRENCY = 128"
+    ]
+    outlived.continued_rows, outlived.continued_tokens = 3, 12
+    found = evidence.evidence(log_of(), workload, TABLE, 0.0, 30.0)
+    assert found["problems"] == []
+    assert found["warnings"] == [
+        "3 rows were answered by an earlier run that was killed",
+        "not checked: the engines' own token counts (none was read: PROBE_INTERVAL_S is 0, or none had work)",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["continued", "redone"])

@@ -113,6 +113,28 @@ def test_a_killed_process_is_a_loss_and_one_dropped_by_its_owner_is_not(
     assert [f"process on node 10.0.0.a was killed ({reason})" in loss for loss in log.losses] == [True] * lost
 
 
+def test_an_engine_whose_actor_ray_could_not_create_ends_the_run_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, raylet: socket.socket
+) -> None:
+    """As where a GPU's memory is taken: the process ends before its probe can say so, and Daft waits without an end."""
+    import ray._private.state
+    from ray.core.generated import gcs_pb2
+
+    told, fine = gcs_pb2.ActorTableData(), gcs_pb2.ActorTableData()
+    told.death_cause.creation_task_failure_context.formatted_exception_string = "Traceback:\n\nValueError: no memory\n"
+    causes = {"01": told.death_cause, "02": fine.death_cause}
+    monkeypatch.setattr(ray._private.state, "actors", lambda name: {"State": "DEAD", "DeathCause": causes[name]})
+    monkeypatch.setattr(engine_loss, "_nodes", nodes(raylet, a=True, b=True))
+    log = log_of(story("a", ready=None)[:1], story("b", ready=None))
+    for name, actor_id in (("a", "01"), ("b", "02")):
+        log.engines[name].update(node_id=f"id-of-{name}", in_actor=actor_id, heard_at=time.time() - 6)
+    losses = EngineLosses(log, rows=96)
+    losses.look()
+    assert log.losses == []
+    dog = Watchdog(log, None, 5000, lambda _: None, losses)
+    assert dog.verdict() == "engine a did not start: ValueError: no memory"
+
+
 def test_a_long_silence_with_requests_in_flight_ends_the_run_and_names_the_engine() -> None:
     log = two_engines(quiet_s=31)
     dog = Watchdog(log, None, 5000, lambda _: None, EngineLosses(log, rows=96))

@@ -103,7 +103,9 @@ def test_distinct_prompts_in_a_small_cache_are_preempted_and_never_count_as_hits
     assert any("preempted" in warning for warning in evidence.warnings(log))
 
 
-@pytest.mark.parametrize(("in_flight", "total", "full"), [(16, 48, False), (48, 96, False), (512, 512, True)])
+@pytest.mark.parametrize(
+    ("in_flight", "total", "full"), [(16, 48, False), (48, 96, False), (16 * 8, 256, True), (512, 512, True)]
+)
 def test_a_feed_that_never_fills_the_engine_is_flagged(
     llm: Any, words: list[str], in_flight: int, total: int, full: bool
 ) -> None:

@@ -123,6 +123,17 @@ def assert_whole(record: dict[str, Any], nodes: Nodes, files: pafs.S3FileSystem)
     assert sorted(answers["id"].to_pylist()) == list(range(ROWS))
 
 
+def test_more_engines_than_the_clusters_gpus_are_refused_within_30_s_with_both_numbers_and_the_setting(
+    nodes: Nodes, knobs: dict[str, str], tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with start("continuous-batch", environment(nodes, knobs, tmp_path, CONCURRENCY=3), tmp_path) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert time.monotonic() - began < 30
+    assert process.returncode == 3
+    assert "expected 3 GPUs in the Ray cluster (CONCURRENCY 3 x 1), found 2. Set CONCURRENCY to at most 2" in errors
+
+
 @pytest.mark.parametrize("script", [name for name in STRATEGIES if name != AS_A_JOB])
 def test_a_strategy_started_on_the_head_node_answers_every_row_on_workers_without_the_suite(
     script: str, nodes: Nodes, knobs: dict[str, str], files: pafs.S3FileSystem, tmp_path: Path

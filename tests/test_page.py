@@ -403,6 +403,14 @@ def test_every_axis_starts_at_zero_and_dots_stand_where_their_values_are():
     assert dots_at == pytest.approx([ticks[0][0] + scale * value for value in (40, 50)], abs=0.11)
 
 
+def test_every_charts_title_names_its_unit(full):
+    titles = re.findall("<figcaption>([^<]*)", (full / "report.html").read_text())
+    assert len(titles) >= 5
+    assert [
+        title for title in titles if not re.search(r", s \(|tokens/s|, times\)|: share of .* by seconds", title)
+    ] == []
+
+
 @pytest.mark.parametrize("largest", [0.0003, 0.07, 1, 3.3, 49.9, 50, 61, 999, 123456])
 def test_an_axis_ends_at_a_round_number_at_or_above_the_largest_value(largest):
     end = svg.axis_end(largest)

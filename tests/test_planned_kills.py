@@ -134,8 +134,14 @@ def test_without_trouble_every_row_is_given_to_one_engine_once(bench: Bench, tok
     assert not list((bench.folder / "answers").glob("unfinished-*"))
 
 
+def test_planning_and_the_engines_start_do_not_wait_for_each_other(bench: Bench, tokenizer: Any) -> None:
+    bench.run(SIMULATED_OVERLAP=1)
+    bench.assert_all_answered(tokenizer)
+    assert (bench.folder / "planned").exists()
+
+
 def test_an_engine_that_does_not_start_is_replaced_once_another_has_started(bench: Bench, tokenizer: Any) -> None:
-    bench.run(SIMULATED_BROKEN=1)
+    bench.run(SIMULATED_BROKEN=1, SIMULATED_ENGINES=2)
     bench.assert_all_answered(tokenizer)
     (reason,) = bench.told()["lost_engines"]
     assert "does not start" in reason

@@ -1,5 +1,6 @@
 """The plan: rows in order of their tokens, groups kept together, work shared out evenly. No Ray, no engine."""
 
+import hashlib
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import config
 import numpy as np
@@ -65,12 +67,43 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     assert planned([[1] * 8, [1] * 8, [1] * 9]).shared.tolist() == [0, 1, 2]
 
 
-def test_a_plan_is_the_same_for_the_same_rows_however_they_are_batched() -> None:
+def read_in_batches(rows: list[list[int]], size: int) -> list[Tokenized]:
+    """Rows as they come from their tokenising tasks, `size` at a time."""
+    ids = pa.array(range(len(rows)))
+    cut = [(ids[begin : begin + size], rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+    lengths = [np.array([len(row) for row in part], np.int64) for _, part in cut]
+    tokens = [np.array([token for row in part for token in row], np.int32) for _, part in cut]
+    return [Tokenized(*part) for part in zip([ids for ids, _ in cut], tokens, lengths, strict=True)]
+
+
+def said_of(window: Window) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    arrays = [window.ids.to_pylist(), window.shared.tolist(), window.groups.tolist(), window.work.tolist()]
+    return arrays, [(begin, end) for _, begin, end in shares(window, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_plan_is_the_same_for_the_same_rows_however_they_are_batched(size: int) -> None:
+    from harness.planning import reading  # brings Ray along, which the next test's process need not wait for
+
     rows = prompts(random.Random(1))
-    first, second = planned(rows), planned(rows)
-    assert first.ids.equals(second.ids)
-    assert first.work.tolist() == second.work.tolist()
-    assert [s[1:] for s in shares(first, 3)] == [s[1:] for s in shares(second, 3)]
+    batched, whole = (reading._window(0, read_in_batches(rows, cut)) for cut in (size, len(rows)))
+    assert said_of(batched) == said_of(whole)
+
+
+def plan_of_5000_rows() -> str:
+    return hashlib.sha256(repr(said_of(planned(prompts(random.Random(1), 5000)))).encode()).hexdigest()
+
+
+def test_another_process_makes_the_same_plan_from_the_same_seed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import test_planning; print(test_planning.plan_of_5000_rows())"],
+        env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": f"{SUITE_DIR}:{Path(__file__).parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == plan_of_5000_rows()
 
 
 def test_equal_prompts_keep_the_order_of_the_dataset() -> None:
@@ -226,3 +259,24 @@ def test_small_files_are_tokenised_together_and_large_ones_in_parts(
     assert [len(prompts) for _, prompts in batches] == [8 * 16 - 2 + reading.BATCH_ROWS, 10]
     read = [(i.as_py(), prompt) for some, prompts in batches for i, prompt in zip(some, prompts, strict=True)]
     assert read == [(i, f"prompt {i}") for i in range(8 * 16 + reading.BATCH_ROWS + 10) if i not in (1, 2)]
+
+
+def committed(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (SUITE_DIR / "results" / file).read_text().splitlines()]
+
+
+def test_the_committed_measurement_planned_within_a_minute_and_carried_2_million_rows_in_less_than_4_gb() -> None:
+    for kept in committed("planning-speed.jsonl"):
+        planned, carried = kept["planned"], kept["carried"]
+        assert (kept["cpus"], planned["rows"], planned["tokens"], carried["rows"]) == (2, 200_000, 512, 2_000_000)
+        assert planned["plan_s"] < 60
+        assert max(planned["peak_memory_bytes"], carried["peak_memory_bytes"]) < 4e9
+
+
+@pytest.mark.parametrize("file", ["records.jsonl", "simulations.jsonl"])
+def test_engines_idle_in_the_tail_less_than_3_per_cent_of_their_seconds_in_every_committed_run(file: str) -> None:
+    runs = [run for run in committed(file) if run["strategy"] == "prefix-planned" and run["waterfall_s"]]
+    assert any((run.get("config") or {"CONCURRENCY": run.get("engines")})["CONCURRENCY"] > 1 for run in runs)
+    for run in runs:
+        generating = [run["waterfall_s"][part] for part in ("first_wait", "prefill", "decode", "starved", "tail")]
+        assert run["waterfall_s"]["tail"] < 0.03 * sum(generating), run

@@ -102,6 +102,44 @@ def test_a_run_that_fails_a_check_is_invalid_and_says_which(
     assert (error or "") in (record["error"] or "")
 
 
+@pytest.mark.usefixtures("left")
+def test_a_run_that_fails_for_an_engine_that_died_names_it_whoever_notices_first(tmp_path: Path) -> None:
+    """vLLM itself says of a core that dies while it starts only that one failed, within a second."""
+    dead = {"kind": "dead", "at": 8.0, "received_at": 8.0, "engine": "b", "node": "node", "pid": 1}
+
+    def fail() -> None:
+        raise RuntimeError("Engine core initialization failed")
+
+    assert Ended(fail, [*story("a"), *story("b", ready=None), dead]).execute() == "failed"
+    died, why = "engine b died: its core process is gone", "RuntimeError: Engine core initialization failed"
+    assert recorded(tmp_path)["error"] == f"{died}; {why}{run.WHERE_IT_SAYS_WHY}"
+
+
+@pytest.mark.usefixtures("left")
+def test_a_run_that_fails_while_an_engine_starts_names_it_and_where_vllm_says_why(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+    assert Ended(fail, [*story("a"), *story("b", ready=None)]).execute() == "failed"
+    error = recorded(tmp_path)["error"]
+    assert error.startswith("engine b was starting; RuntimeError: Engine core initialization failed. See root cause")
+    assert error.endswith(" (why: see worker-*-PID.out among the logs of Ray's session on the engine's node)")
+
+
+@pytest.mark.usefixtures("left")
+def test_a_failed_run_says_the_innermost_error_that_has_a_message(tmp_path: Path) -> None:
+    """Ray Data 2.59 raises what went wrong from a SystemException that says nothing."""
+
+    def fail() -> None:
+        try:
+            raise ValueError("a wrong value") from KeyError()
+        except ValueError as error:
+            raise RuntimeError("the actor died") from error
+
+    assert Ended(fail).execute() == "failed"
+    assert recorded(tmp_path)["error"] == "ValueError: a wrong value"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
     number: signal.Signals, tmp_path: Path, left: list[Any]
@@ -112,7 +150,8 @@ def test_a_stopped_run_is_recorded_with_the_signal_that_stopped_it(
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None  # as Ray does
 
-    assert Ended(stop).execute() == "failed"
+    dead = {"kind": "dead", "at": 8.0, "received_at": 8.0, "engine": "a", "node": "node", "pid": 1}
+    assert Ended(stop, [*story("a", ready=None), dead]).execute() == "failed"
     assert recorded(tmp_path)["error"] == f"stopped by {number.name}"
     assert len(left) == 1
 

@@ -40,6 +40,7 @@ def test_engines_that_never_come_up_are_given_up() -> None:
     assert dog.verdict() is None
     dog.started_at -= 61
     assert "0 of 2 engines ready after 61 s" in str(dog.verdict())
+    assert "are there CPUs for ray-data's stages (about 8, RAY_NUM_CPUS)" in str(dog.verdict())
 
 
 def test_a_slow_start_is_no_stall() -> None:

@@ -73,7 +73,7 @@ def check(
     returned  `id`, `output` and, where the strategy knows it, `output_tokens`; any order
     expected  output tokens of every row: one number (every request then ends at its max_tokens), or one for each of
               `ids`, where each request ends at its own length
-    counters  None while the probe is off: lengths are then checked as far as `returned` shows them
+    counters  None where no engine was read: lengths are then checked as far as `returned` shows them
     elsewhere  what the counters do not tell once a row
 
     Raises ValueError for a table without `id` or `output`.
@@ -88,7 +88,9 @@ def check(
     if "output_tokens" in returned.column_names:
         _check_lengths(verdict, returned, row, lengths)
     if counters is None:
-        verdict.unchecked.append("the engines' own token counts (the probe is off: PROBE_INTERVAL_S)")
+        verdict.unchecked.append(
+            "the engines' own token counts (none was read: PROBE_INTERVAL_S is 0, or none had work)"
+        )
     else:
         _check_totals(verdict, counters, lengths, elsewhere)
     if verdict.rows["short"] is None:

@@ -83,6 +83,19 @@ class EngineLog:
         """The engines whose core was started, in order."""
         return sorted((e for e in self.engines.values() if "core_started_at" in e), key=lambda e: e["core_started_at"])
 
+    def died(self) -> str | None:
+        """Names the engines that did not start, or whose core process went away while there was work for them."""
+        dead = [name for name, engine in self.engines.items() if engine["dead_at"] and _had_work(engine)]
+        failed = {name: engine["not_started"] for name, engine in self.engines.items() if "not_started" in engine}
+        found = [f"engine {', '.join(dead)} died: its core process is gone"] if dead else []
+        found += [f"engine {', '.join(failed)} did not start: {next(iter(failed.values()))}"] if failed else []
+        return "; ".join(found) or None
+
+    def starting(self) -> str | None:
+        """Names the engines that were not ready yet: where a run fails then, it is one of them."""
+        names = [engine["engine"] for engine in self.built() if "ready_at" not in engine]
+        return f"engine {', '.join(names)} was starting" if names else None
+
     def _keep(self, message: Message) -> None:
         node = message["node"]
         self._clock_offset[node] = min(self._clock_offset[node], message["received_at"] - message["at"])
@@ -92,7 +105,8 @@ class EngineLog:
             return
         identity = {key: message[key] for key in ("engine", "node", "pid")}
         engine = self.engines.setdefault(message["engine"], {**identity, "cores": [], "latest": {}, "dead_at": None})
-        engine.update(node_id=message.get("node_id"), heard_at=message["received_at"])
+        where = {key: message.get(key) for key in ("node_id", "in_actor")}
+        engine.update(**where, heard_at=message["received_at"])
         _HANDLERS[kind](self, engine, message)
 
     def _sampled(self, engine: dict[str, Any], message: Message) -> None:
@@ -111,6 +125,12 @@ class EngineLog:
     def let_go(self) -> None:
         """Drops the actors' handles, so that they may end."""
         self._actors.clear()
+
+
+def _had_work(engine: dict[str, Any]) -> bool:
+    """Ray Data ends the engine that has answered its share while others generate; nobody misses that one."""
+    latest = engine["latest"]
+    return "ready_at" not in engine or bool(latest.get("running") or latest.get("waiting"))
 
 
 _HANDLERS: dict[str, Any] = {

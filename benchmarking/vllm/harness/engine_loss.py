@@ -40,7 +40,8 @@ class EngineLosses:
         if suspects and (after_failure or now - self._asked_at > ASK_EVERY_S):
             self._asked_at = now
             try:
-                found = fates(suspects)
+                found = fates([engine for engine in suspects if "core_started_at" in engine])
+                _note_failed_starts(suspects)
             except Exception:  # noqa: BLE001  (Ray's word is asked for again; its own failure the mailbox shows)
                 return
             for name, fate in found.items():
@@ -62,7 +63,8 @@ class EngineLosses:
         )
 
     def _standing(self) -> list[dict[str, Any]]:
-        return [engine for engine in self._log.built() if engine["engine"] not in self._lost and not engine["dead_at"]]
+        engines = [engine for name, engine in self._log.engines.items() if name not in self._lost]
+        return [engine for engine in engines if not engine["dead_at"] and "not_started" not in engine]
 
     def _keep(self, engine: dict[str, Any], fate: str, now: float) -> None:
         self._lost.add(engine["engine"])
@@ -122,6 +124,26 @@ def _killed(actor_id: str | None) -> str | None:
     context = actor["DeathCause"].actor_died_error_context
     reason = type(context).Reason.Name(context.reason)
     return reason if actor["State"] == "RESTARTING" or reason in DEATHS else None
+
+
+def _note_failed_starts(engines: list[dict[str, Any]]) -> None:
+    """`not_started`: why Ray could not create the actor that was to hold an engine. Its process ends at once, before
+    the probe can say anything, and Daft 0.7.26 asks for the actor again and again."""
+    for engine in engines:
+        if "ready_at" not in engine and (reason := _creation_failure(engine["in_actor"])):
+            engine["not_started"] = reason
+
+
+def _creation_failure(actor_id: str | None) -> str | None:
+    if actor_id is None:
+        return None
+    from ray._private.state import actors
+
+    cause = (actors(actor_id) or {}).get("DeathCause")
+    if cause is None or not cause.HasField("creation_task_failure_context"):
+        return None
+    told = cause.creation_task_failure_context.formatted_exception_string
+    return next((line.strip() for line in reversed(told.splitlines()) if line.strip()), "Ray does not say why")[:300]
 
 
 def _silent_s(engine: dict[str, Any], now: float) -> float:

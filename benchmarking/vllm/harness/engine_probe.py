@@ -178,7 +178,8 @@ def _identity() -> dict[str, Any]:
     import ray
 
     node, context = ray.util.get_node_ip_address(), ray.get_runtime_context()
-    return {"engine": f"{node}:{os.getpid()}", "node": node, "node_id": context.get_node_id(), "pid": os.getpid()}
+    here = {"node": node, "node_id": context.get_node_id(), "pid": os.getpid()}
+    return {"engine": f"{node}:{os.getpid()}", "in_actor": context.get_actor_id(), **here}
 
 
 def _engine_log() -> Any:

@@ -97,8 +97,10 @@ def cache_state(log: EngineLog, rows: int | None) -> tuple[str | None, list[str]
 
 def wrong_engine_count(log: EngineLog) -> list[str]:
     """More builds than engines means that start-up was paid again in the middle of the run."""
-    built = len(log.built())
-    if config.PROBE_INTERVAL_S == 0 or built == config.CONCURRENCY or continuity.current.lost_engines:
+    built, outlived = len(log.built()), continuity.current
+    if config.PROBE_INTERVAL_S == 0 or built == config.CONCURRENCY or outlived.lost_engines:
+        return []
+    if outlived.continued_rows and built < config.CONCURRENCY:  # what was left was done before the others had started
         return []
     return [f"{built} engines were built, expected CONCURRENCY = {config.CONCURRENCY}"]
 

@@ -28,6 +28,10 @@ EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
 SETTLE_S = 5.0
 # Ray answers in milliseconds, a node that is gone is waited for; where Ray itself is gone, the record cannot wait.
 LOOK_S = 20.0
+# vLLM says this of an engine that did not start; its core's own words went to the stdout of that engine's Ray worker.
+SEE_ABOVE = "See root cause above"
+WHERE_IT_SAYS_WHY = " (why: see worker-*-PID.out among the logs of Ray's session on the engine's node)"
+
 
 Strategy = Callable[[], pa.Table]
 
@@ -172,7 +176,7 @@ class Run:
         """Writes the record, prints the results, ends the processes; whoever comes second waits for the exit."""
         self._closing.acquire()
         if status in ("invalid", "failed"):
-            error = self._with_losses(error or "")
+            error = self._with_losses(error or "", failed=status == "failed")
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
             self._add_evidence(time.time())
@@ -197,9 +201,14 @@ class Run:
         except OSError as error:
             print(f"expected to print the record on stdout, found: {error.strerror}", file=sys.stderr)
 
-    def _with_losses(self, error: str) -> str:
-        """Which node or process went away, then what that led to."""
-        return "; ".join([*(loss for loss in self._log.losses if loss not in error), error])
+    def _with_losses(self, error: str, failed: bool) -> str:
+        """Which node, process or engine went away, then what that led to. Ctrl-C ends engines too, and some strategies
+        replace those that die: there it led to nothing."""
+        engines = None
+        if not self._stopped_by and not continuity.current.survives_engines:
+            engines = self._log.died() or (self._log.starting() if failed else None)
+        losses = [loss for loss in [*self._log.losses, engines] if loss and loss not in error]
+        return "; ".join([*losses, error]) + (WHERE_IT_SAYS_WHY if engines or SEE_ABOVE in error else "")
 
     def _add_evidence(self, ended_at: float) -> None:
         """What is known of a run that did not return; half of the engines' story must not cost the record."""
@@ -257,8 +266,11 @@ def _do_without_terminal() -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost error in one line; remote errors carry theirs as text."""
+    """The innermost error that says anything, in one line; remote errors carry theirs as text. Ray Data raises its
+    errors from an empty one."""
+    said = error
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:500]
+        said = error if str(error).strip() else said
+    lines = [line.strip() for line in str(said).splitlines() if line.strip()]
+    return f"{type(said).__name__}: {lines[-1] if lines else 'no message'}"[:500]

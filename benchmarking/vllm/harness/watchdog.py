@@ -20,6 +20,11 @@ POLL_S = 0.5
 RUNAWAY = 2
 # The mailbox answers in milliseconds; when it does not, its node or Ray itself is gone.
 MAILBOX_TIMEOUT_S = 30.0
+# Ray Data waits for CPUs without a word; RAY_NUM_CPUS counts only where the script starts Ray itself.
+NOT_STARTED = (
+    "is there a GPU for each, are there CPUs for ray-data's stages (about 8, RAY_NUM_CPUS), and did Ray start their "
+    "actors?"
+)
 
 
 class Watchdog:
@@ -91,9 +96,8 @@ class Watchdog:
     def _dead_engine(self) -> str | None:
         if continuity.current.survives_engines:
             return None
-        dead = [engine["engine"] for engine in self._log.engines.values() if engine["dead_at"] and _had_work(engine)]
         finished = self._log.total("generation_tokens") >= self._expected
-        return None if finished or not dead else f"engine {', '.join(dead)} died: its core process is gone"
+        return None if finished else self._log.died()
 
     def _late_start(self) -> str | None:
         ready = sum("ready_at" in engine for engine in self._log.engines.values())
@@ -102,7 +106,7 @@ class Watchdog:
             return None
         return (
             f"{ready} of {config.CONCURRENCY} engines ready after {waited:.0f} s and no token generated "
-            f"(WATCHDOG_START_S); {self._blind() or 'is there a GPU for each, and did Ray start their actors?'}"
+            f"(WATCHDOG_START_S); {self._blind() or NOT_STARTED}"
         )
 
     def _runaway(self) -> str | None:
@@ -157,9 +161,3 @@ class Watchdog:
         for name in sorted(generating - self._generating):
             print(f"{time.time() - self.started_at:5.0f} s  engine {name} generates", file=sys.stderr)
         self._generating |= generating
-
-
-def _had_work(engine: dict[str, Any]) -> bool:
-    """Ray Data ends the engine that has answered its share while others generate; nobody misses that one."""
-    latest = engine["latest"]
-    return "ready_at" not in engine or bool(latest.get("running") or latest.get("waiting"))

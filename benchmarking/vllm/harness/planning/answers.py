@@ -14,6 +14,7 @@ from typing import Any
 import config
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 from harness import continuity
 from harness.planning import text
@@ -90,11 +91,13 @@ class Answers:
         if self._parts is None:
             return pa.array([], pa.int64())
         continuity.current.answers_written = self._parts.discard
-        kept = self._parts.read()
-        for batch in kept.to_batches():
-            self._spool(batch)
-        continuity.current.continued_rows = len(kept)
-        continuity.current.continued_tokens = sum(kept["output_tokens"].to_pylist())
-        if len(kept):
-            print(f"continues an earlier run that was killed: {len(kept):,} rows are answered", file=sys.stderr)
-        return kept["id"].combine_chunks()
+        taken: list[pa.Array] = []
+        for part in self._parts.read():
+            for batch in part.to_batches():
+                self._spool(batch)
+            taken += part["id"].chunks
+            continuity.current.continued_rows += len(part)
+            continuity.current.continued_tokens += pc.sum(part["output_tokens"]).as_py() or 0
+        if rows := continuity.current.continued_rows:
+            print(f"continues an earlier run that was killed: {rows:,} rows are answered", file=sys.stderr)
+        return pa.concat_arrays(taken) if taken else pa.array([], pa.int64())

@@ -1,26 +1,25 @@
 """Answers of a run that is not over, in a folder under OUTPUT_PATH named by what was asked for.
 
-Same dataset (by fingerprint), same model, same output length, same folder: whoever finds parts there goes on from
-them. A part appears whole or not at all.
+Same dataset (by fingerprint), same model and load format, same output length, same folder: whoever finds parts there
+goes on from them. A part appears whole or not at all.
 """
 
 import hashlib
 import json
 import sys
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 import config
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from harness import continuity
 from harness.data import dataset, storage
-
-SCHEMA_WITHOUT_ID = {"output": pa.string(), "output_tokens": pa.int64()}
 
 
 @dataclass
@@ -45,22 +44,25 @@ class Parts:
         self.count += 1
         storage.write_table(pa.Table.from_batches([batch]), self.files, f"{self.folder}/{name}")
 
-    def read(self) -> pa.Table:
-        """Every kept row once."""
+    def read(self) -> Iterator[pa.Table]:
+        """Every kept row once, a part at a time: all together may not fit in memory, nor in one array of text."""
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         names = sorted(info.path for info in self.files.get_file_info(selector) if info.base_name[0] != ".")
-        tables = list(filter(None, map(self._part, names)))
-        if not tables:
-            return pa.table(
-                {"id": pa.array([], pa.int64()), **{n: pa.array([], t) for n, t in SCHEMA_WITHOUT_ID.items()}}
-            )
-        kept = pa.concat_tables(tables)
-        first = pc.index_in(kept["id"].unique(), value_set=kept["id"].combine_chunks())
-        return kept.take(first)
+        ids = {name: part for name in names if (part := self._part(name, ["id"])) is not None}
+        if not ids:
+            return
+        together = pa.concat_tables(ids.values())["id"]
+        first = np.zeros(len(together), bool)
+        first[pc.index_in(together.unique(), value_set=together.combine_chunks()).to_numpy()] = True
+        begin = 0
+        for name, known in ids.items():
+            if (part := self._part(name)) is not None:
+                yield part.filter(pa.array(first[begin : begin + len(part)]))
+            begin += len(known)
 
-    def _part(self, name: str) -> pa.Table | None:
+    def _part(self, name: str, columns: list[str] | None = None) -> pa.Table | None:
         try:
-            return pq.read_table(name, filesystem=self.files)
+            return pq.read_table(name, columns=columns, filesystem=self.files)
         except pa.ArrowInvalid as error:  # as a machine that lost its power leaves one
             print(f"left out: {name} is damaged ({error}); its rows are answered again", file=sys.stderr)
             return None
@@ -72,16 +74,11 @@ class Parts:
 
 
 def _digest(fingerprint: str) -> str:
-    """Of all that decides what an answer is; a model's folder counts by its name."""
+    """Of all that decides what an answer is; folders of one name may hold different weights, and "dummy" ones are none
+    of theirs."""
     lengths = [getattr(config, f"OUTPUT_LEN{part}") for part in ("", "_DISTRIBUTION", "_MIN", "_MAX")]
     # A fingerprint is of ids as text, and parts hold them as the dataset does.
     id_type = str(dataset.schema(config.INPUT_PATH).field("id").type)
-    subject = [
-        fingerprint,
-        id_type,
-        PurePath(config.MODEL_NAME).name,
-        config.SAMPLING_PARAMS,
-        lengths,
-        config.LOGITS_PROCESSORS,
-    ]
+    model = [config.MODEL_NAME, config.LOAD_FORMAT, config.LOGITS_PROCESSORS]
+    subject = [fingerprint, id_type, *model, config.SAMPLING_PARAMS, lengths]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
