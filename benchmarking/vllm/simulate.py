@@ -36,8 +36,9 @@ PARTS = ("engine_start", "first_wait", "prefill", "decode", "starved", "tail", "
 HEAD = (
     f"{'strategy':25}{'job s':>8}{'gen. s':>8}{'tokens/s':>10}{'hit rate':>10}{'running':>9}{'idle':>6}"
     + "".join(f"{part:>14}" for part in PARTS)
-    + f"{'speed-up':>10}   fast end: job s, speed-up"
+    + f"{'speed-up':>10}"
 )
+FAST_END = "   fast end: job s, speed-up"
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def _simulate(args: argparse.Namespace) -> None:
         f"cache each; {args.rows:,} prompts; limits {args.limits}; simulated"
     )
     for prefixes in args.prefixes:
-        print(f"\n{prefixes or 'no'} prefixes\n{HEAD}")
+        print(f"\n{prefixes or 'no'} prefixes\n{HEAD}{FAST_END if len(ways) > 1 else ''}")
         asked = (knobs[name] for name in ("OUTPUT_LEN", "BLOCK_SIZE", "DATASET_FILES"))
         dataset = structure.published(args.rows, prefixes, *asked)
         job.require_fit(dataset, limits)
