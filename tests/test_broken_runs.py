@@ -84,5 +84,6 @@ def test_an_engine_that_does_not_start_ends_the_run_with_the_reason(
     assert engine["engine"] in record["error"] or "no engine started" in record["error"]
     assert "worker-*-PID.out" in record["error"]
     sessions = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / "ray"
-    (said,) = sessions.glob(f"session_2*/logs/worker-*-{engine['pid']}.out")
-    assert "no_such_module" in said.read_text()
+    # Sessions of other days may have had a process of that number.
+    said = [file.read_text() for file in sessions.glob(f"session_2*/logs/worker-*-{engine['pid']}.out")]
+    assert any("no_such_module" in text for text in said)
