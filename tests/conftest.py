@@ -35,14 +35,16 @@ def tokenizer(model_folder: Path) -> Any:
 def half_hit(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     """ROWS prompts of PROMPT_LEN tokens, each twice under different ids; ids and order are shuffled.
 
-    Beside them lies a column that no strategy is to read: its dates are beyond what Python can hold."""
+    Beside them lies a column that no strategy is to read: its dates are beyond what Python can hold. Nor is any to take
+    the folder's name for a column."""
     draw = random.Random(7)
     words = sorted(word for word in tokenizer.get_vocab() if word.startswith("Ġ") and word[1:].isalpha())
     prompts = ["".join(f" {word[1:]}" for word in draw.sample(words, PROMPT_LEN)) for _ in range(ROWS // 2)]
     assert {len(tokenizer.encode(prompt)) for prompt in prompts} == {PROMPT_LEN}
     rows = list(zip(draw.sample(range(10_000), ROWS), prompts * 2, strict=True))
     draw.shuffle(rows)
-    path = tmp_path_factory.mktemp("half-hit") / "half_hit.parquet"
+    path = tmp_path_factory.mktemp("half-hit") / "prompt=none" / "half_hit.parquet"
+    path.parent.mkdir()
     dates = pa.array([2**40] * ROWS, pa.timestamp("s"))
     pq.write_table(pa.table({"id": [row[0] for row in rows], "prompt": [row[1] for row in rows], "at": dates}), path)
     return path

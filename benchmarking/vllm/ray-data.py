@@ -38,8 +38,9 @@ def ray_data() -> pa.Table:
     )
     processor = build_processor(engines, preprocess=request, postprocess=answer)
     files, path = storage.filesystem(config.INPUT_PATH)
-    # With a schema it reads these columns alone, as the others do; without, it refuses or fails on faults of any other.
-    rows = ray.data.read_parquet(path, filesystem=files, schema=dataset.schema(config.INPUT_PATH))
+    # By the last two it reads `id` and `prompt` alone, as the others do. Without, it fails on faults of any other
+    # column, and below a folder named prompt=v2 every prompt is "v2".
+    rows = ray.data.read_parquet(path, filesystem=files, schema=dataset.schema(config.INPUT_PATH), partitioning=None)
     return pa.Table.from_pylist(processor(rows.repartition(config.RAY_BLOCKS)).take_all())
 
 

@@ -116,7 +116,7 @@ def _set_aside(path: Path, file: int) -> Path | None:
     aside = path.with_name(f"{path.stem}.half-{hashlib.sha256(tail).hexdigest()[:8]}.txt")
     aside.write_bytes(tail)
     os.ftruncate(file, len(whole))
-    print(f"warning: {path} ended in half a line, left by a kill; moved to {aside}", file=sys.stderr)
+    print(f"warning: {path} ended in half a line, left by a killed run; moved to {aside}", file=sys.stderr)
     return aside
 
 
