@@ -15,7 +15,9 @@ def test_the_words_sampler_is_many_times_as_fast_as_the_published_one(
 ) -> None:
     monkeypatch.setattr(config, "MODEL_NAME", str(model_folder))
     monkeypatch.setattr("sys.argv", [SCRIPT.name, "--rows", "1000", "--prefixes", "3"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert not end.value.code
     results = json.loads(capsys.readouterr().out.splitlines()[-1])["results"]
     assert {name: result["rows"] for name, result in results.items()} == {
         "words": 1000,

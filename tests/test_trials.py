@@ -288,11 +288,19 @@ def test_the_terminal_shows_the_reports_table(suite):
     page = (suite / "results" / "report.md").read_text().splitlines()
     head = next(i for i, line in enumerate(page) if line.startswith("| strategy |"))
     shown = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page[head : head + 5]]
-    lines = out.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("strategy "))
-    table = [re.split(r" {2,}", line.strip()) for line in lines[first : first + 5]]
-    assert {row[0] for row in table[2:]} == {"fake-fast", "fake-fast-again", "fake-slow"}
-    assert [table[0], *table[2:]] == [shown[0], *shown[2:]]
+    table = _terminal_table(out.splitlines(), rows=3)
+    assert {row[0] for row in table[1:]} == {"fake-fast", "fake-fast-again", "fake-slow"}
+    assert table == [shown[0], *shown[2:]]
+
+
+def _terminal_table(lines, rows):
+    """The first table, cell by cell; a heading's lines stand above each other over a rule of dashes."""
+    rule = next(i for i, line in enumerate(lines) if line.startswith("---"))
+    head = next(i for i in range(rule, 0, -1) if not lines[i - 1])
+    columns = [match.span() for match in re.finditer("-+", lines[rule])]
+    cells = [[line[begin:end].strip() for begin, end in columns] for line in lines[head : rule + 1 + rows]]
+    heading = [" ".join(filter(None, parts)) for parts in zip(*cells[: rule - head], strict=True)]
+    return [heading, *cells[rule - head + 1 :]]
 
 
 MISSING = f"{HEADLINE}\n  1. expected a dataset, found none. Set INPUT_PATH"
