@@ -55,7 +55,8 @@ def write_table(table: pa.Table, files: pafs.FileSystem, path: str) -> None:
     # A put to S3 is atomic by itself; locally a rename is.
     hidden = f"{folder}/.{name}" if isinstance(files, pafs.LocalFileSystem) else path
     try:
-        pq.write_table(table, hidden, filesystem=files)
+        # With checksums, so that damage is an error and not another answer.
+        pq.write_table(table, hidden, filesystem=files, write_page_checksum=True)
         if hidden != path:
             files.move(hidden, path)
     except OSError as error:

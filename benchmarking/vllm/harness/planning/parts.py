@@ -61,9 +61,12 @@ class Parts:
             begin += len(known)
 
     def _part(self, name: str, columns: list[str] | None = None) -> pa.Table | None:
+        # Read first: a store that does not answer is no damage. Arrow says OSError of both.
+        with self.files.open_input_file(name) as file:
+            content = pa.BufferReader(file.read_buffer())
         try:
-            return pq.read_table(name, columns=columns, filesystem=self.files)
-        except pa.ArrowInvalid as error:  # as a machine that lost its power leaves one
+            return pq.read_table(content, columns=columns, page_checksum_verification=True)
+        except (pa.ArrowInvalid, OSError) as error:  # as a machine that lost its power leaves one
             print(f"left out: {name} is damaged ({error}); its rows are answered again", file=sys.stderr)
             return None
 
