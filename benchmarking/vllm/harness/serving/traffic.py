@@ -105,7 +105,7 @@ class Generator:
     """Draws the first requests of an endless sequence: `take(n)` begins with `take(m)` for every m below n."""
 
     def __init__(self, words: Sequence[str], shares: dict[str, float], sizes: Sizes, seed: int) -> None:
-        self._words, self._sizes, self._shares = words, sizes, shares
+        self._words, self._sizes = words, sizes
         self._bits = np.random.PCG64(np.random.SeedSequence([seed, TRAFFIC_VERSION]))
         self._prefixes = [self._text(sizes.agent_prefix) for _ in range(sizes.agent_prefixes)]
         self._made: list[Request] = []
