@@ -227,6 +227,15 @@ def test_conditions_of_one_name_are_told_apart_by_what_differs():
     ]
 
 
+def test_machines_that_tell_conditions_apart_are_named_in_readers_words():
+    hardware = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000, "gpus": ["NVIDIA H200"] * 2}
+    made = [record(), record(hardware={**record()["hardware"], **hardware})]
+    assert [section.name for section in group(made)] == [
+        "A: H200, 400_0-5_16, ray_cpus 16, driver_memory_bytes 100 GB, gpus 1 x NVIDIA H200",
+        "B: H200, 400_0-5_16, ray_cpus 32, driver_memory_bytes 270.3 GB, gpus 2 x NVIDIA H200",
+    ]
+
+
 def test_each_set_of_conditions_has_a_line_with_its_fastest_strategy_and_how_sure_that_is(tmp_path):
     alone = record("ray-data", config=SMALL_KV)
     _, markdown = written(tmp_path, [*comparison(), alone])

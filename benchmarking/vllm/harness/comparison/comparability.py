@@ -77,10 +77,23 @@ def asked_differences(a: Record, b: Record) -> list[str]:
 
 def distinctions(record: Record, others: Sequence[Record]) -> list[str]:
     """What was set in a run otherwise than in some of the others, as "name value"; of a path the last part."""
+    facts = asked(record)
     differing = dict.fromkeys(text for other in others for text in asked_differences(record, other))
     sides = [text.rpartition(" / ")[0].partition(": ") for text in differing]
-    words = [f"{name} {value.rpartition(':')[2].rpartition('/')[2]}" for name, _, value in sides if value != "None"]
-    return list(dict.fromkeys(words))
+    values = {name: described(name, facts[name]) if name in facts else value for name, _, value in sides}
+    ends = {name: value.rpartition(":")[2].rpartition("/")[2] for name, value in values.items()}
+    return [f"{name} {end}" for name, end in ends.items() if end != "None"]
+
+
+def described(name: str, value: Any) -> str:
+    """A condition's value for readers: sizes in GB, equal things counted."""
+    if isinstance(value, list):
+        items = [str(item) for item in value]
+        return ", ".join(f"{items.count(item)} x {item}" for item in dict.fromkeys(items)) or "none"
+    if name.lower().endswith("_bytes") and isinstance(value, int | float):
+        return f"{value / 1e9:,.4g} GB"
+    whole = isinstance(value, float) and (value >= 1000 or value.is_integer())
+    return f"{value:,.0f}" if whole else str(value)
 
 
 def own_differences(a: Record, b: Record) -> list[str]:

@@ -8,6 +8,7 @@ from harness.comparison.comparability import (
     concerns,
     conditions,
     dataset_name,
+    described,
     read_back,
     unknowns,
 )
@@ -117,11 +118,4 @@ def _values(sections: Sequence[Section]) -> dict[str, list[object]]:
 
 
 def _text(name: str, value: object) -> str:
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, list):
-        items = [str(item) for item in value]
-        return ", ".join(f"{items.count(item)} x {item}" for item in dict.fromkeys(items)) or "none"
-    if name.lower().endswith("_bytes") and isinstance(value, int | float):
-        return f"{value / 1e9:,.4g} GB"
-    return f"{value:,.0f}" if isinstance(value, float) and value >= 1000 else str(value)
+    return UNKNOWN if value is None else described(name, value)
