@@ -7,7 +7,8 @@
 
 Each trial is a block of fresh processes in random order; one strategy runs twice in it (A/A), which shows the noise.
 The same command continues an interrupted comparison and repeats nothing finished, as long as the data is the same; more
---trials add to it, --new starts another. Exit code 0: all runs are valid; 1: one is not; 3: refused, or runs were refused and are left to do.
+--trials add to it, --new starts another. Exit code 0: all runs are valid; 1: one is not; 3: refused, or runs were
+refused and are left to do.
 """
 
 import argparse
