@@ -154,7 +154,7 @@ def test_the_prompt_tokens_of_data_from_elsewhere_are_not_guessed(
         case "no manifest":
             file.unlink()
         case "other rows":
-            write(prompts=["one more"], ids=[7000], file="more.parquet")
+            write(prompts=["one more"], ids=[7000], file="z.parquet")
         case "another tokenizer":
             manifest["request"]["tokenizer"]["vocab_sha256"] = "0" * 64
         case "other lengths":
