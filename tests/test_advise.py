@@ -20,7 +20,7 @@ from harness.data import dataset, generator, storage
 from harness.data.prompts import Shape
 from harness.data.storage import StorageError
 from harness.overrides import SUITE_DIR
-from harness.prediction import forecast, forecast_chart, prompt_column, prompt_set, tokenizing
+from harness.prediction import forecast, forecast_chart, prompt_column, prompt_set, sparse, study, tokenizing
 from harness.target_length import target_length
 from test_roofline import QWEN3_8B
 
@@ -320,6 +320,19 @@ def test_knobs_that_no_run_would_start_with_or_no_forecast_follows_are_refused(
     for name, value in knobs.items():
         monkeypatch.setattr(config, name, value)
     assert said in refused(write(tmp_path / "my.parquet", id=[1], prompt=["a b c"]))
+
+
+def test_more_than_can_be_counted_or_held_in_memory_is_refused_by_name(
+    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 2**31 - 1)
+    file = write(tmp_path / "my.parquet", id=range(40), prompt=["a b c"] * 40)
+    said = refused(file, "--output-len", "2000000000", "--kv-tokens", str(2**31 - 1))
+    assert "expected prompts and outputs of at most 2,147,483,647 blocks in all, found " in said
+    assert "of 16 tokens; lower OUTPUT_LEN or the number of rows, or raise BLOCK_SIZE" in said
+    monkeypatch.setattr(study, "run", lambda *_: sparse.zeros(2**55, np.int64))
+    said = refused(file)
+    assert "found too little (Unable to allocate 288,230,376,151,711,744 bytes). Lower the number of rows, " in said
 
 
 @pytest.mark.parametrize(

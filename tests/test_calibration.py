@@ -115,6 +115,13 @@ def test_simulate_prints_a_line_a_strategy_and_keeps_it(tmp_path: Path) -> None:
     assert all(line["queries"] == 2000 * 512 and line["peak_memory_bytes"] < 4e9 for line in kept)
 
 
+def test_simulate_refuses_more_rows_than_blocks_can_be_counted() -> None:
+    command = [sys.executable, "simulate.py", "--rows", str(2**31 - 1)]
+    done = subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=90)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "refused: expected prompts and outputs of at most 2,147,483,647 blocks in all, found " in done.stderr
+
+
 def test_simulated_static_batches_are_no_larger_than_the_files_of_the_dataset(tmp_path: Path) -> None:
     for name in ("calibration.json", "models"):
         (tmp_path / name).symlink_to(SUITE_DIR / "results" / name)

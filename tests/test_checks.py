@@ -20,6 +20,7 @@ def counters(lengths: Any, stopped: int = 0) -> Any:
     """What engines count that answered requests with these lengths."""
     lengths = np.asarray(lengths)
     return {
+        "prompt_tokens": 100 * len(lengths),
         "generation_tokens": int(lengths.sum()),
         "finished": {"length": len(lengths) - stopped, "stop": stopped, "abort": 0},
         "request_generation_tokens": {str(le): int((lengths <= le).sum()) for le in (1.0, 2.0, 5.0, 10.0, np.inf)},
@@ -126,6 +127,22 @@ def test_rows_that_the_engines_never_saw_are_missing_and_not_short() -> None:
         assert verdict.rows["missing"] == 5
         assert not verdict.rows["short"]
         assert "the engines finished 20 requests for 25 rows" in verdict.problems
+
+
+def test_prompts_that_the_engines_saw_cut_or_longer_are_a_problem() -> None:
+    returned, counted = table(range(25), tokens=[7] * 25), counters([7] * 25)
+    assert check(IDS, returned, 7, counted, prompt_tokens=2500).ok
+    assert check(IDS, returned, 7, counted, prompt_tokens=None).ok
+    assert check(IDS, returned, 7, counted, prompt_tokens=2475).problems == [
+        "the engines were given 2,500 prompt tokens where the dataset's prompts have 2,475: prompts were cut, or a "
+        "chat template or special tokens added"
+    ]
+
+
+def test_prompt_tokens_of_other_numbers_of_requests_are_no_second_problem() -> None:
+    verdict = check(IDS, table(range(25), tokens=[7] * 25), 7, counters([7] * 24), prompt_tokens=2500)
+    assert "the engines finished 24 requests for 25 rows" in verdict.problems
+    assert not any("prompt tokens" in problem for problem in verdict.problems)
 
 
 def test_without_counters_or_token_counts_lengths_are_unknown_not_right() -> None:

@@ -209,7 +209,7 @@ def test_answers_of_another_model_or_length_are_not_taken_over(
     assert other.folder != folders[0]
 
 
-COUNTED = checks.Counters(generation_tokens=8, finished={"length": 2}, request_generation_tokens={})
+COUNTED = checks.Counters(prompt_tokens=20, generation_tokens=8, finished={"length": 2}, request_generation_tokens={})
 TABLE = pa.table({"id": [1, 2, 3], "output": ["a", "b", "c"], "output_tokens": [4, 4, 4]})
 
 
@@ -226,6 +226,23 @@ def test_rows_that_ran_twice_leave_the_totals_unchecked_and_say_so() -> None:
     assert "1 rows were run again after an engine died" in verdict.unchecked[0]
     short = TABLE.set_column(2, "output_tokens", pa.array([4, 3, 4]))
     assert not checks.check(TABLE["id"].combine_chunks(), short, 4, COUNTED, checks.Elsewhere(redone_rows=1)).ok
+
+
+def test_prompt_tokens_are_held_against_the_dataset_only_where_each_prompt_ran_once_in_this_run(
+    outlived: continuity.Continuity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = {**dict.fromkeys(evidence.SUMMED, 0), **COUNTED, "generation_tokens": 12, "finished": {"length": 3}}
+    monkeypatch.setattr(evidence, "counters_total", lambda *_: counted)
+    monkeypatch.setattr(config, "CONCURRENCY", 0)
+
+    def problems(prompt_tokens: int) -> list[str]:
+        workload = Workload(TABLE["id"].combine_chunks(), 1, "fingerprint", 3, 4, prompt_tokens)
+        return evidence.evidence(log_of(), workload, TABLE, 0.0, 30.0)["problems"]
+
+    assert problems(20) == []
+    assert "given 20 prompt tokens where the dataset's prompts have 30" in problems(30)[0]
+    outlived.lost_engines.append("killed before it answered anything")
+    assert problems(30) == []
 
 
 def test_a_row_that_cannot_run_makes_the_run_invalid_and_is_named(outlived: continuity.Continuity) -> None:

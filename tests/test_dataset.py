@@ -304,3 +304,24 @@ def test_a_path_that_daft_takes_for_a_pattern_is_refused(name: str, tmp_path: Pa
         daft.read_parquet(str(tmp_path / name)).collect()
     with pytest.raises(ValueError, match=r"expected a path without .*, which Daft takes for a pattern"):
         list(dataset.read_batches(tmp_path / name, ["id", "prompt"]))
+
+
+UNKNOWN = {"time32": pa.time32("ms"), "decimal": pa.decimal256(50, 2), "nested": pa.struct([("at", pa.time32("s"))])}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_column_that_daft_cannot_read_is_refused_although_no_strategy_uses_it(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"id": [1], "prompt": ["a"], name: pa.nulls(1, UNKNOWN[name])}), file)
+    with pytest.raises(Exception, match="Unsupported Arrow DataType"):
+        daft.read_parquet(str(file)).select("id", "prompt").collect()
+    with pytest.raises(ValueError, match=f"of types that Daft 0.7.26 knows, used or not, found {name} of type "):
+        list(dataset.read_batches(file, ["id", "prompt"]))
+
+
+def test_columns_of_other_types_that_daft_reads_are_no_obstacle(tmp_path: Path) -> None:
+    kinds = [pa.time64("us"), pa.decimal128(20, 2), pa.float16(), pa.duration("s"), pa.struct([("time32", pa.int8())])]
+    others = {str(kind): pa.nulls(1, kind) for kind in kinds}
+    pq.write_table(pa.table({"id": [1], "prompt": ["a"], **others}), tmp_path / "x.parquet")
+    assert daft.read_parquet(str(tmp_path / "x.parquet")).select("id", "prompt").count_rows() == 1
+    assert len(list(dataset.read_batches(tmp_path / "x.parquet", ["id", "prompt"]))) == 1

@@ -91,7 +91,8 @@ def test_a_run_builds_exactly_concurrency_engines_and_never_one_a_partition(
 
 
 def test_what_the_counters_say_of_a_feed_is_a_warning_by_engine() -> None:
-    """max_num_seqs is 8: one engine never filled, one filled and preempted, one was given nothing."""
+    """max_num_seqs is 8: one engine never filled, one filled and preempted, one was given nothing, one was done before
+    its probe looked."""
 
     def told(name: str, tokens: int, running: int, preemptions: int) -> list[dict[str, object]]:
         messages = story(name, samples=((10.0, 0), (20.0, tokens)), max_running=running)
@@ -99,12 +100,14 @@ def test_what_the_counters_say_of_a_feed_is_a_warning_by_engine() -> None:
         counters = {"ready": none, "sample": none | {"preemptions": preemptions}}
         return [{**said, "counters": counters[said["kind"]]} if "counters" in said else said for said in messages]
 
-    log = log_of(told("starved", 1000, 7, 0), told("full", 1000, 8, 3), told("idle", 0, 0, 0))
+    log = log_of(told("starved", 1000, 7, 0), told("full", 1000, 8, 3), told("idle", 0, 0, 0), told("brief", 9, 0, 0))
     assert evidence.warnings(log) == [
         "engine starved never filled: at most 7 of max_num_seqs 8 running",
         "engine full preempted 3 requests: its KV cache was too small",
         "engine idle generated nothing: it was not ready in time, or no work was sent to it",
+        "engine brief answered all between two looks of its probe: how full it was is not known",
     ]
+    assert [evidence.engine_record(log, engine, 0.0)["max_running"] for engine in log.built()] == [7, 8, 0, None]
 
 
 def test_a_finish_reason_that_only_one_engine_counted_is_not_dropped() -> None:

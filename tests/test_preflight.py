@@ -1,5 +1,6 @@
 """What preflight refuses, what it says, and that it says it at once."""
 
+import copy
 import importlib
 import json
 import os
@@ -20,11 +21,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from harness import cluster, preflight, requirements
-from harness.data import dataset, local_model
+from harness.data import dataset, generator, local_model
+from harness.data.prompts import Shape
 from harness.overrides import SUITE_DIR
-from harness.preflight import capacity, deadline, disk, endpoint, installation, load_format, prompt_length, workload
+from harness.preflight import (
+    capacity,
+    deadline,
+    disk,
+    endpoint,
+    installation,
+    load_format,
+    prompt_length,
+    prompt_tokens,
+    workload,
+)
 from harness.preflight.problem import PreflightError, Problem
 from harness.run import EXIT_CODES, Run
+from tokenizers.processors import TemplateProcessing
 
 SCRIPTS = sorted(path for path in SUITE_DIR.glob("*.py") if "run(__file__" in path.read_text())
 MAX_MODEL_LEN, OUTPUT_LEN = 64, 16
@@ -96,6 +109,61 @@ def test_a_prompt_that_leaves_no_room_for_its_output_is_refused_with_its_id_and_
         "first: row 2 (id 7, 49 tokens), row 3 (id 8, 65 tokens). "
         "Raise MAX_MODEL_LEN, lower OUTPUT_LEN, or remove or repair these rows"
     ]
+
+
+def made(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """INPUT_PATH is a generated set of 3,200 prompt tokens; its manifest."""
+    shape = Shape(rows=100, prefixes=3, prefix_len=16, suffix_len=16)
+    folder = Path(config.INPUT_PATH).parent
+    name = generator.make(shape, tokenizer, str(folder))["name"]
+    monkeypatch.setattr(config, "INPUT_PATH", str(folder / f"{name}.parquet"))
+    return folder / f"{name}.manifest.json"
+
+
+def test_the_prompt_tokens_of_a_generated_set_are_known(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = made(tokenizer, monkeypatch)
+    assert preflight.run([0]).prompt_tokens == 3200
+    older = json.loads(manifest.read_text())
+    assert older.pop("prompt_tokens") == 3200
+    manifest.write_text(json.dumps(older))
+    assert preflight.run([0]).prompt_tokens == 3200
+    monkeypatch.setattr(config, "OUTPUT_LEN_DISTRIBUTION", "uniform")
+    monkeypatch.setattr(config, "OUTPUT_LEN_MAX", 16)
+    manifest.unlink()
+    assert preflight.run([0]).prompt_tokens == 3200  # every prompt is encoded here
+
+
+def test_special_tokens_are_counted_as_engines_count_them(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tokenizer, monkeypatch)
+    found = preflight.run([0])
+    rows = next(dataset.read_batches(config.INPUT_PATH, ["prompt"]))["prompt"].to_pylist()[:5]
+    starts = copy.deepcopy(tokenizer)
+    end = (tokenizer.eos_token, tokenizer.eos_token_id)
+    starts.backend_tokenizer.post_processor = TemplateProcessing(single=f"{end[0]} $A", special_tokens=[end])
+    assert prompt_tokens.made(found.fingerprint, starts, rows) == 3300
+
+
+@pytest.mark.parametrize("change", ["no manifest", "other rows", "another tokenizer", "other lengths", "no manifest's"])
+def test_the_prompt_tokens_of_data_from_elsewhere_are_not_guessed(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A column `prompt_len` may mean anything there."""
+    file = made(tokenizer, monkeypatch)
+    manifest = json.loads(file.read_text())
+    match change:
+        case "no manifest":
+            file.unlink()
+        case "other rows":
+            write(prompts=["one more"], ids=[7000], file="z.parquet")
+        case "another tokenizer":
+            manifest["request"]["tokenizer"]["vocab_sha256"] = "0" * 64
+        case "other lengths":
+            manifest |= {"prompt_len_min": 40, "prompt_len_max": 40}
+        case "no manifest's":
+            manifest = ["of somebody else"]
+    if file.exists():
+        file.write_text(json.dumps(manifest))
+    assert preflight.run([0]).prompt_tokens is None
 
 
 def test_only_prompts_with_more_bytes_than_the_limit_has_tokens_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,13 @@ def test_a_folder_without_records_has_none(tmp_path):
     assert record_file.load(tmp_path / "nothing") == []
 
 
+def test_the_engines_of_every_committed_run_counted_the_prompt_tokens_that_its_dataset_has():
+    """Preempted requests, too: 512 tokens a prompt, as generated."""
+    runs = [made for made in record_file.load(SUITE / "results") if made["status"] == "ok"]
+    assert any(made["counters"]["preemptions"] for made in runs)
+    assert {made["tokens"]["prompt"] / made["dataset"]["rows"] for made in runs} == {512.0}
+
+
 def test_every_committed_record_fits_the_format():
     committed = record_file.load(SUITE / "results")
     assert [problem for made in committed for problem in schema.problems(made)] == []

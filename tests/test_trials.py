@@ -12,18 +12,23 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from harness import record_file, schema
-from harness.comparison import trials
+from harness import record_file, records, schema
+from harness.comparison import replacement, trials
+from harness.data import dataset
 from harness.preflight.problem import HEADLINE, PASSING
+from synthetic import record
 
 SUITE = Path(record_file.__file__).resolve().parents[1]
 TESTS = Path(__file__).parent
 
 FAKE = '''"""A fake strategy: no engine, no prompts; it sleeps and records a synthetic run."""
-import json, os, signal, sys, time
+import json, os, pathlib, signal, sys, time
 import config
 from harness import overrides, record_file, records
+from harness.data import dataset
 from synthetic import failed, record
 
 STRATEGY, KIND, REFUSAL = {name!r}, {kind!r}, {refusal!r}
@@ -35,6 +40,9 @@ if KIND == "dies":
 time.sleep({sleep_s})
 knobs = {{name: records.portable(value) for name, value in overrides.knob_values(config).items()}}
 made = record(STRATEGY, {wall_s}, {wall_s} / 2, config=knobs)
+if pathlib.Path(config.INPUT_PATH).is_dir():
+    fingerprint = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, ["id", "prompt"]))
+    made["dataset"] |= {{"fingerprint": fingerprint, "files": 1}}
 made["started_at"] = time.strftime("%Y-%m-%dT%H:%M:%S") + f".{{time.time_ns() % 10**9:09d}}+00:00"
 if KIND == "refused":
     made = failed(STRATEGY, REFUSAL, config=knobs) | {{"status": "refused", "wall_s": None}}
@@ -66,7 +74,8 @@ def fake(folder, name, kind, wall_s=10.0, refusal=""):
 
 def start(suite, *arguments, **knobs):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BENCH_")}
-    environ |= {f"BENCH_{name}": str(value) for name, value in knobs.items()}
+    # No store is asked for what it holds.
+    environ |= {f"BENCH_{name}": str(value) for name, value in ({"INPUT_PATH": "one.parquet"} | knobs).items()}
     environ |= {"BENCH_RESULTS_PATH": str(suite / "results"), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "compare.py", *arguments]
     return subprocess.Popen(command, cwd=suite, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -145,6 +154,42 @@ def test_more_trials_add_to_a_comparison_a_complete_one_is_only_reported_and_new
     assert len({name for _, name, _, _ in cells(suite)}) == 1
     compare(suite, *one, "1", "--new")
     assert len({name for _, name, _, _ in cells(suite)}) == 2
+
+
+def test_a_dataset_that_was_replaced_under_its_path_continues_no_comparison(suite):
+    """Neither a finished one, which would have nothing left to do, nor one with runs left, which would mix the two."""
+    path = suite / "data"
+    path.mkdir()
+    one = ("--strategies", "fake-fast", "--twin", "none", "--datasets", str(path), "--trials")
+    write_dataset(path, "an old prompt")
+    compare(suite, *one, "1")
+    write_dataset(path, "a new prompt")
+    for number in ("1", "2"):
+        code, out, err = compare(suite, *one, number)
+        assert (code, out, len(stored(suite))) == (3, "", 1)
+        assert f"in {path} the dataset that finished runs of this comparison measured (1), found another one (" in err
+        assert "To continue, put that one back; --new begins a comparison of this one" in err
+
+
+def test_runs_of_the_same_dataset_are_continued_also_where_it_cannot_be_read(tmp_path, capsys):
+    write_dataset(tmp_path, "a prompt")
+    fingerprint = dataset.fingerprint(dataset.read_batches(tmp_path, ["id", "prompt"]))
+
+    def problems(**measured):
+        run = record(config={"INPUT_PATH": records.portable(str(tmp_path))}, dataset={"files": 1, **measured})
+        return [str(problem) for problem in replacement.problems([str(tmp_path)], [run, {}, run])]
+
+    assert problems(fingerprint=fingerprint) == []
+    (other,) = problems(fingerprint="0" * 32)
+    assert "of this comparison measured (2), found another one (dataset: 400_0-5_16 (00000000) / " in other
+    assert "(files: 8 / 1, then and now)" in problems(fingerprint=fingerprint, files=8)[0]
+    (tmp_path / "a.parquet").unlink()
+    assert problems(fingerprint="0" * 32) == []
+    assert "whether it does is not known: " in capsys.readouterr().err
+
+
+def write_dataset(folder, prompt):
+    pq.write_table(pa.table({"id": [1], "prompt": [prompt]}), folder / "a.parquet")
 
 
 def test_another_setting_is_another_comparison(suite):

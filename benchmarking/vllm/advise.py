@@ -27,6 +27,7 @@ from harness.prediction import (
     prefix_tree,
     prompt_set,
     roofline,
+    sparse,
     study,
 )
 from harness.prediction.prefix_tree import Profile
@@ -40,6 +41,8 @@ def main() -> None:
         report = advise(args)
     except (ValueError, OSError, StorageError) as error:
         overrides.refuse(error)
+    except MemoryError as error:
+        overrides.refuse(sparse.shortage(error))
     print(json.dumps(report, indent=2) if args.json else "\n".join(report["text"]))
 
 

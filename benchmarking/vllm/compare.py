@@ -6,8 +6,9 @@
     python benchmarking/vllm/compare.py --check                      # every record against the format
 
 Each trial is a block of fresh processes in random order; one strategy runs twice in it (A/A), which shows the noise.
-The same command continues an interrupted comparison and repeats nothing finished; more --trials add to it, --new starts
-another. Exit code 0: all runs are valid; 1: one is not; 3: refused, or runs were refused and are left to do.
+The same command continues an interrupted comparison and repeats nothing finished, as long as the data is the same; more
+--trials add to it, --new starts another. Exit code 0: all runs are valid; 1: one is not; 3: refused, or runs were
+refused and are left to do.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import config
 from harness import overrides, record_file, records, remote_records, schema, stdout
-from harness.comparison import effects, launcher, trials
+from harness.comparison import effects, launcher, replacement, trials
 from harness.comparison.progress import Progress
 from harness.comparison.refusals import Refusals
 from harness.comparison.trials import Trial
@@ -110,7 +111,10 @@ def plan(options: argparse.Namespace) -> tuple[list[Trial], list[Trial]]:
     earlier = [] if options.new else trials.names(known, subject)
     name = earlier[0] if earlier else trials.new_name(subject)
     planned = trials.plan(name, labels, datasets, options.trials)
-    todo = trials.left(planned, known, options.retry_failed)
+    answered = trials.answered(planned, known, options.retry_failed)
+    if replaced := list(replacement.problems(datasets, list(answered.values()))):
+        raise PreflightError(replaced)
+    todo = [trial for trial in planned if trial not in answered]
     hint = "" if todo else "; --new runs it again, more --trials add to it"
     print(f"comparison {name}: {len(todo)} of {len(planned)} runs are left{hint}", file=sys.stderr)
     _say_if_too_few(options.trials, labels)

@@ -19,8 +19,8 @@ from typing import Any
 
 import config
 from harness import arguments, overrides, record_file, stdout
-from harness.prediction import forecast, gpus, roofline
-from harness.prediction.engine_state import Limits
+from harness.prediction import forecast, gpus, roofline, sparse
+from harness.prediction.engine_state import Limits, require_countable
 from harness.prediction.feeding import Dataset
 from harness.prediction.gpus import Gpu
 from harness.prediction.progress_bar import ProgressBar
@@ -47,12 +47,16 @@ def main() -> None:
         _simulate(args)
     except (ValueError, OSError) as error:
         overrides.refuse(error)
+    except MemoryError as error:
+        overrides.refuse(sparse.shortage(error))
 
 
 def _simulate(args: argparse.Namespace) -> None:
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
     bounds.require(knobs)
     structure.require_simulated(knobs)
+    a_row = structure.PREFIX_TOKENS + structure.SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
+    require_countable(args.rows * -(-a_row // knobs["BLOCK_SIZE"]), knobs["BLOCK_SIZE"])
     known = calibration.read(args.results)
     gpu = gpus.find(args.gpu)
     kv_blocks = roofline.configured_kv_tokens(known.model, gpu, knobs) // knobs["BLOCK_SIZE"]

@@ -21,6 +21,7 @@ Flags = npt.NDArray[np.bool_]
 class Counters(TypedDict):
     """What the engines counted during the run, summed over them; a warm-up is subtracted before."""
 
+    prompt_tokens: int  # of a request once, with its first token: neither preemptions nor cache hits change it
     generation_tokens: int
     finished: dict[str, int]  # requests by reason: "length", "stop", "abort", ...
     request_generation_tokens: dict[str, int]  # requests with at most so many tokens, by upper bound ("+Inf": all)
@@ -66,6 +67,7 @@ def check(
     expected: int | Ints,
     counters: Counters | None,
     elsewhere: Elsewhere = NOTHING_ELSEWHERE,
+    prompt_tokens: int | None = None,
 ) -> Verdict:
     """Compares what came back with what was asked for.
 
@@ -75,6 +77,7 @@ def check(
               `ids`, where each request ends at its own length
     counters  None where no engine was read: lengths are then checked as far as `returned` shows them
     elsewhere  what the counters do not tell once a row
+    prompt_tokens  of all prompts; None where that is not known, or the engines were not given each row once
 
     Raises ValueError for a table without `id` or `output`.
     """
@@ -93,6 +96,7 @@ def check(
         )
     else:
         _check_totals(verdict, counters, lengths, elsewhere)
+        _check_prompts(verdict, counters, prompt_tokens)
     if verdict.rows["short"] is None:
         _infer_lengths(verdict, counters, lengths, fixed=isinstance(expected, int))
     return verdict
@@ -126,6 +130,17 @@ def _check_totals(verdict: Verdict, counters: Counters, lengths: Ints, elsewhere
         verdict.problems.append(f"the engines finished {finished:,} requests for {rows:,} rows")
     if tokens != asked:
         verdict.problems.append(f"the engines generated {tokens:,} tokens where {asked:,} were asked for")
+
+
+def _check_prompts(verdict: Verdict, counters: Counters, prompt_tokens: int | None) -> None:
+    """Says nothing of other numbers of requests than rows, which are a problem of their own."""
+    if prompt_tokens is None or sum(counters["finished"].values()) != verdict.rows["in"]:
+        return
+    if (counted := counters["prompt_tokens"]) != prompt_tokens:
+        verdict.problems.append(
+            f"the engines were given {counted:,} prompt tokens where the dataset's prompts have {prompt_tokens:,}: "
+            "prompts were cut, or a chat template or special tokens added"
+        )
 
 
 def _infer_lengths(verdict: Verdict, counters: Counters | None, lengths: Ints, fixed: bool) -> None:

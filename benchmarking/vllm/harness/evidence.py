@@ -54,7 +54,9 @@ def _verdict(workload: Workload, table: pa.Table, counters: dict[str, Any] | Non
     outlived = continuity.current
     elsewhere = checks.Elsewhere(outlived.continued_rows, outlived.continued_tokens, outlived.redone_rows)
     counted = cast("checks.Counters | None", counters)
-    return checks.check(workload.ids, table, workload.output_lengths, counted, elsewhere)
+    # A prompt that an earlier run answered is not counted here, one that was begun in two engines is counted twice.
+    prompt_tokens = None if outlived.disturbed else workload.prompt_tokens
+    return checks.check(workload.ids, table, workload.output_lengths, counted, elsewhere, prompt_tokens)
 
 
 def counters_total(log: EngineLog, rows: int | None) -> dict[str, Any] | None:
@@ -134,11 +136,20 @@ def _warnings(engine: dict[str, Any]) -> list[str]:
     found = []
     if not latest.get("generation_tokens"):
         return [f"engine {name} generated nothing: it was not ready in time, or no work was sent to it"]
-    if limit and latest.get("max_running", 0) < limit:
-        found.append(f"engine {name} never filled: at most {latest.get('max_running')} of max_num_seqs {limit} running")
+    most = _most_running(engine)
+    if most is None:
+        found.append(f"engine {name} answered all between two looks of its probe: how full it was is not known")
+    elif limit and most < limit:
+        found.append(f"engine {name} never filled: at most {most} of max_num_seqs {limit} running")
     if "after" in engine and (preempted := _since(engine, False)["preemptions"]):
         found.append(f"engine {name} preempted {preempted} requests: its KV cache was too small")
     return found
+
+
+def _most_running(engine: dict[str, Any]) -> int | None:
+    """Most requests that were seen running at once; None where there were some, and none was seen."""
+    most = engine["latest"].get("max_running")
+    return most or (None if engine["latest"].get("generation_tokens") else most)
 
 
 def engine_record(log: EngineLog, engine: dict[str, Any], started_at: float) -> dict[str, Any]:
@@ -160,7 +171,7 @@ def engine_record(log: EngineLog, engine: dict[str, Any], started_at: float) -> 
         },
         "before": engine.get("before"),
         "after": engine.get("after"),
-        "max_running": latest.get("max_running"),
+        "max_running": _most_running(engine),
         "max_kv_cache_usage": _largest(series, "kv_cache_usage"),
         "max_gpu_memory_bytes": _largest(series, "gpu_memory_bytes"),
     }

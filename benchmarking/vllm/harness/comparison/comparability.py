@@ -72,7 +72,7 @@ def asked_differences(a: Record, b: Record) -> list[str]:
     first, second = asked(a), asked(b)
     # A knob that one record's suite did not have yet had no influence there.
     shared = [name for name in first if name in second and not _readers(name)]
-    return _dataset_difference(a, b) + _unequal(first, second, shared)
+    return dataset_difference(a, b) + _unequal(first, second, shared)
 
 
 def distinctions(record: Record, others: Sequence[Record]) -> list[str]:
@@ -160,7 +160,7 @@ def _readers(knob: str) -> tuple[str, ...]:
     return next((strategies for start, strategies in OWN_KNOBS.items() if knob.startswith(start)), ())
 
 
-def _dataset_difference(a: Record, b: Record) -> list[str]:
+def dataset_difference(a: Record, b: Record) -> list[str]:
     """Compares fingerprints; the path that was asked for where a run ended before its fingerprint was taken."""
     first, second = a["dataset"] or {}, b["dataset"] or {}
     if first.get("fingerprint") and second.get("fingerprint"):

@@ -69,13 +69,14 @@ def plan(comparison: str, labels: Mapping[str, str], datasets: Sequence[str], tr
     return runs
 
 
-def left(runs: Sequence[Trial], records: Sequence[Record], retry_failed: bool = False) -> list[Trial]:
-    """The runs that no record answers yet; with `retry_failed`, those without a valid one.
+def answered(runs: Sequence[Trial], records: Sequence[Record], retry_failed: bool = False) -> dict[Trial, Record]:
+    """The runs that need not be done, with their records; with `retry_failed`, those with a valid one.
 
     A refused run never began: it is left to do as soon as what it was refused for is mended.
     """
     begun = [record for record in records if record.get("status") != "refused"]
-    return [trial for trial in runs if not find(trial, begun, only_ok=retry_failed)]
+    found = {trial: find(trial, begun, only_ok=retry_failed) for trial in runs}
+    return {trial: record for trial, record in found.items() if record}
 
 
 def find(trial: Trial, records: Sequence[Record], only_ok: bool = False) -> Record | None:

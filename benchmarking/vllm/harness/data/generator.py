@@ -88,10 +88,15 @@ def name(shape: Shape) -> str:
 
 def request(shape: Shape, tokenizer: Any, sampler: str) -> dict[str, Any]:
     """All that decides the prompts: equal requests give equal prompts."""
+    identity = {"name": Path(tokenizer.name_or_path).name, "vocab_sha256": vocab_sha256(tokenizer)}
+    return {"sampler": sampler, "sampler_version": SAMPLER_VERSION, **vars(shape), "tokenizer": identity}
+
+
+def vocab_sha256(tokenizer: Any) -> str:
+    """Tells tokenizers apart, whatever their folders are named."""
     token_ids = tokenizer.get_vocab()
     vocabulary = "\0".join(sorted(token_ids, key=token_ids.__getitem__)).encode()
-    identity = {"name": Path(tokenizer.name_or_path).name, "vocab_sha256": hashlib.sha256(vocabulary).hexdigest()}
-    return {"sampler": sampler, "sampler_version": SAMPLER_VERSION, **vars(shape), "tokenizer": identity}
+    return hashlib.sha256(vocabulary).hexdigest()
 
 
 def _write(
@@ -160,6 +165,7 @@ def _counts(rows: pa.Table, shape: Shape) -> dict[str, Any]:
         "prompt_len_asked": shape.prompt_len,
         "prompt_len_min": lengths["min"],
         "prompt_len_max": lengths["max"],
+        "prompt_tokens": pc.sum(rows.column("prompt_len")).as_py(),
         "prompts_off_length": pc.sum(pc.not_equal(rows.column("prompt_len"), shape.prompt_len)).as_py(),
         "rows_per_prefix": pc.min_max(groups).as_py() if shape.prefixes else None,
     }

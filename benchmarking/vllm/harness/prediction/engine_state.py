@@ -63,6 +63,7 @@ class StepCost(NamedTuple):
     context_s: float = 0.0  # reading one cached token's keys and values
 
 
+MOST_CONTENTS = 2**31 - 1
 WAITING, RUNNING, PREEMPTED, FINISHED = range(4)
 
 
@@ -172,11 +173,21 @@ def pool_size(prompts: Prompts, rows: Int32s, limits: Limits) -> tuple[int, int]
     """Blocks and contents that an engine needs which receives `rows`.
 
     Blocks beyond all that its requests could hold together would never be taken. Contents are the dataset's block ids
-    and those of generated tokens.
+    and those of generated tokens. Raises ValueError where they cannot be counted.
     """
     most = most_blocks_a_row(prompts, rows, limits)
-    own = own_blocks_a_row(prompts, rows, limits)
-    return max(1, min(limits.kv_blocks, int(most.sum()))), prompts.distinct + int(own.sum())
+    contents = prompts.distinct + int(own_blocks_a_row(prompts, rows, limits).sum())
+    require_countable(contents, prompts.block_size)
+    return max(1, min(limits.kv_blocks, int(most.sum()))), contents
+
+
+def require_countable(contents: int, block_size: int) -> None:
+    """Raises ValueError for more blocks, of prompts and of generated tokens, than have a number in 32 bits."""
+    if contents > MOST_CONTENTS:
+        raise ValueError(
+            f"expected prompts and outputs of at most {MOST_CONTENTS:,} blocks in all, found {contents:,} of "
+            f"{block_size} tokens; lower OUTPUT_LEN or the number of rows, or raise BLOCK_SIZE"
+        )
 
 
 def own_blocks_a_row(prompts: Prompts, rows: Int32s, limits: Limits) -> Int64s:

@@ -54,6 +54,8 @@ class RowScan:
     varying: bool  # output lengths vary by prompt, so every prompt is encoded
     rows: int = 0
     prompt_bytes: int = 0
+    prompt_tokens: int = 0  # of those that were encoded
+    first_prompts: list[str] = field(default_factory=list)
     digest: int = 0
     ids: list[Any] = field(default_factory=list)
     output_lengths: list[int] = field(default_factory=list)
@@ -78,6 +80,8 @@ class RowScan:
             self._measure(ids, prompts, sizes, valid)
         if not self.null.count:
             self.digest += dataset.batch_digest(batch)
+        if not self.rows:
+            self.first_prompts = prompts.slice(0, FIRST).to_pylist()
         self.ids.append(ids)
         self.rows += len(ids)
         self.prompt_bytes += int(sizes.sum())
@@ -88,6 +92,7 @@ class RowScan:
         rows = np.flatnonzero(valid & (self.varying | (most > self.limit.tokens)))
         encoded = prompt_length.encode(self.tokenizer, prompts.take(pa.array(rows)).to_pylist())
         tokens = np.array([len(prompt) for prompt in encoded], dtype=np.int64)
+        self.prompt_tokens += int(tokens.sum())
         over = tokens > self.limit.tokens
         self.long.add(self.rows, ids, rows[over], tokens[over])
         if self.varying:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from harness.data import dataset, storage
 from harness.data.storage import StorageError
-from harness.preflight import endpoint
+from harness.preflight import endpoint, prompt_tokens
 from harness.preflight.deadline import within
 from harness.preflight.problem import Problem
 from harness.preflight.row_scan import Ints, Limit, RowScan
@@ -28,13 +28,15 @@ STORE = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`."""
+    """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`.
+    `prompt_tokens`: of all prompts, as engines count them; None where that is not known without encoding them."""
 
     ids: Any  # pa.Array
     files: int
     fingerprint: str
     prompt_bytes: int
     output_lengths: int | Ints
+    prompt_tokens: int | None = None
 
     @property
     def rows(self) -> int:
@@ -67,7 +69,9 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
 def _workload(scan: RowScan) -> Workload:
     lengths = np.array(scan.output_lengths) if scan.varying else config.OUTPUT_LEN
     files = len(dataset.files(*storage.filesystem(config.INPUT_PATH)))
-    return Workload(pa.concat_arrays(scan.ids), files, dataset.fingerprint_of(scan.digest), scan.prompt_bytes, lengths)
+    fingerprint = dataset.fingerprint_of(scan.digest)
+    tokens = scan.prompt_tokens if scan.varying else prompt_tokens.made(fingerprint, scan.tokenizer, scan.first_prompts)
+    return Workload(pa.concat_arrays(scan.ids), files, fingerprint, scan.prompt_bytes, lengths, tokens)
 
 
 def _batches() -> Iterator[pa.RecordBatch]:
