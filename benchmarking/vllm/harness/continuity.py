@@ -27,5 +27,10 @@ class Continuity:
         """Seconds for which no engine could work because all that are left are still starting; 0 otherwise."""
         return time.time() - self.starting_since if self.starting_since is not None else 0.0
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether the run's time is not that of the work it was given."""
+        return bool(self.lost_engines or self.continued_rows)
+
 
 current = Continuity()
