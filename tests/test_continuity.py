@@ -117,6 +117,19 @@ def test_a_damaged_part_is_named_and_its_rows_are_answered_again(
     assert len(rows(parts)) == 0
 
 
+def test_many_kept_parts_are_not_read_without_a_word(
+    opened: Callable[[Any], Parts], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.planning.parts.MANY", 1)
+    parts = opened([1, 2])
+    parts.write(BATCH)
+    rows(parts)
+    assert not capsys.readouterr().err
+    parts.write(BATCH)
+    rows(parts)
+    assert f"reading 2 kept parts in {parts.folder}" in capsys.readouterr().err
+
+
 def test_damage_to_the_rows_of_a_part_costs_them_and_changes_none(opened: Callable[[Any], Parts]) -> None:
     """Half of such damage raises OSError, some of it nothing: without a checksum, other text is read."""
     parts = opened([1, 2, 3])

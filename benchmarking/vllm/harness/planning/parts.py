@@ -21,6 +21,9 @@ import pyarrow.parquet as pq
 from harness import continuity
 from harness.data import dataset, storage
 
+# More parts than are read without a word: engines start afterwards.
+MANY = 100
+
 
 @dataclass
 class Parts:
@@ -48,6 +51,8 @@ class Parts:
         """Every kept row once, a part at a time: all together may not fit in memory, nor in one array of text."""
         selector = pafs.FileSelector(self.folder, allow_not_found=True)
         names = sorted(info.path for info in self.files.get_file_info(selector) if info.base_name[0] != ".")
+        if len(names) > MANY:
+            print(f"reading {len(names):,} kept parts in {self.folder}", file=sys.stderr)
         ids = {name: part for name in names if (part := self._part(name, ["id"])) is not None}
         if not ids:
             return
