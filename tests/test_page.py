@@ -479,13 +479,22 @@ def test_the_crossover_map_has_a_point_for_each_strategy_and_condition(full):
 
 def test_the_map_has_a_place_for_each_power_of_4_with_the_letters_of_its_conditions():
     pressures = {"A: x": 0.0, "B: x": 0.3, "C: x": 4.002, "D: x": 1e6}
-    made = [curves.Crossing("ray-data", name, pressure, 1.2, None, None) for name, pressure in pressures.items()]
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", curves.crossover(made))
+    made = [curves.Crossing("L4", "ray-data", name, pressure, 1.2, None, None) for name, pressure in pressures.items()]
+    (drawn,) = curves.crossovers(made)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert [text for text in texts if re.fullmatch(r"[A-D ]+|.* (to|and|1/2).*", text)] == [
         *("A B", "under 1/2"),
         *("C", "2 to 8"),
         *("D", "32 and more"),
     ]
+
+
+def test_each_card_has_a_map_of_its_own():
+    made = [curves.Crossing(card, "ray-data", f"{card}: x", 0.3, 1.2, None, None) for card in ("H200", "CPU", "H200")]
+    first, second = curves.crossovers(made)
+    assert "times) on H200 by" in first
+    assert "CPU" not in first
+    assert "times) on CPU by" in second
 
 
 def test_strategies_are_told_apart_by_the_colour_blind_and_parts_in_grey():

@@ -36,6 +36,12 @@ class Section:
         return (self.kept or self.runs)[0]
 
     @property
+    def card(self) -> str:
+        """What the engines ran on, unless no run got as far as to know."""
+        gpus = next((run["hardware"].get("gpus") or ["CPU"] for run in self.runs if run["hardware"]), [""])
+        return str(gpus[0]).removeprefix("NVIDIA ")
+
+    @property
     def unsuccessful(self) -> list[Record]:
         return [run for run in self.runs if run["status"] != "ok"]
 
@@ -85,7 +91,7 @@ def group(records: Sequence[Record]) -> list[Section]:
     sections.sort(key=lambda section: _place(section.runs[0]))
     for section in sections:
         section.runs.sort(key=lambda run: run["started_at"])
-        section.name = _conditions(section.runs)
+        section.name = _conditions(section)
         _set_apart(section)
     for number, (section, words) in enumerate(zip(sections, _told_apart(sections), strict=True)):
         section.name = f"{_letter(number)}: {', '.join([section.name, *words])}"
@@ -101,11 +107,11 @@ def _letter(number: int) -> str:
     return letters[number] if number < len(letters) else f"{letters[number // 26 - 1]}{letters[number % 26]}"
 
 
-def _conditions(runs: list[Record]) -> str:
+def _conditions(section: Section) -> str:
     """The conditions that sections usually differ in, in a few words; the report lists all of them elsewhere."""
-    knobs = runs[0]["config"]
+    runs, knobs = section.runs, section.runs[0]["config"]
     name = next((name for run in runs if (name := (run["dataset"] or {}).get("name"))), dataset_name(runs[0]))
-    words = [*_card(runs), PurePath(str(name)).name.removesuffix(".parquet")]
+    words = [*filter(None, [section.card]), PurePath(str(name)).name.removesuffix(".parquet")]
     if knobs.get("KV_CACHE_MEMORY_BYTES"):
         words.append(f"KV cache {knobs['KV_CACHE_MEMORY_BYTES'] / 1e9:.3g} GB")
     if knobs.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed":
@@ -113,12 +119,6 @@ def _conditions(runs: list[Record]) -> str:
     if knobs.get("CONCURRENCY", 1) != 1:
         words.append(f"{knobs['CONCURRENCY']} engines")
     return ", ".join(words)
-
-
-def _card(runs: list[Record]) -> list[str]:
-    """What the engines ran on, unless no run got as far as to know."""
-    gpus = next((run["hardware"].get("gpus") or ["CPU"] for run in runs if run["hardware"]), [])
-    return [str(gpu).removeprefix("NVIDIA ") for gpu in gpus[:1]]
 
 
 def _told_apart(sections: list[Section]) -> list[list[str]]:

@@ -117,4 +117,4 @@ def _crossing(section: Section, name: str, bounds: Mapping[str, Bounds]) -> Cros
     found = answer(section, {BASELINE: 1, name: -1}, steady_s_per_token, strategy)
     if pressure is None or found.ratio is None:
         return None
-    return Crossing(name, section.name, pressure, found.ratio, found.low, found.high)
+    return Crossing(section.card, name, section.name, pressure, found.ratio, found.low, found.high)

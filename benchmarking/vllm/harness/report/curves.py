@@ -36,6 +36,7 @@ def hit_rate(section: Section, results_path: Path) -> str:
 class Crossing:
     """A strategy's speed-up in one section, with its interval if there is one, at that section's pressure on the KV."""
 
+    card: str
     strategy: str
     section: str
     pressure: float
@@ -47,20 +48,23 @@ class Crossing:
 # How many times the shared prefixes fill the KV cache: a place on the map for each power of 4, since on an axis most
 # conditions would lie on top of each other at its beginning.
 BANDS = {0.5: "under 1/2", 2.0: "1/2 to 2", 8.0: "2 to 8", 32.0: "8 to 32", math.inf: "32 and more"}
+SPEEDUPS = "Speed-up over naive-batch (steady generation, times)"
+PRESSURE = "working set of shared prefixes ÷ KV cache of one engine"
 # Pixels between the numbered dots of a band, at most.
 MOST_APART = 24.0
 
 
-def crossover(crossings: list[Crossing]) -> str:
-    """The map that decides: speed-up against how many times the shared prefixes fill the KV cache."""
-    title = (
-        "Speed-up over naive-batch (steady generation, times) by working set of shared prefixes ÷ KV cache of one "
-        "engine (above: the conditions by letter)"
-    )
+def crossovers(crossings: list[Crossing]) -> list[str]:
+    """The maps that decide, one a card: speed-up against how many times the shared prefixes fill the KV cache."""
     if not crossings:
-        return svg.note(
-            title, "No record has its working set in bounds.jsonl together with a speed-up over naive-batch."
-        )
+        without = "No record has its working set in bounds.jsonl together with a speed-up over naive-batch."
+        return [svg.note(f"{SPEEDUPS} by {PRESSURE}", without)]
+    cards = dict.fromkeys(crossing.card for crossing in crossings)
+    return [_crossover(card, [crossing for crossing in crossings if crossing.card == card]) for card in cards]
+
+
+def _crossover(card: str, crossings: list[Crossing]) -> str:
+    title = f"{SPEEDUPS} on {card} by {PRESSURE} (above: the conditions by letter)"
     names = sorted({crossing.strategy for crossing in crossings}, key=rank)
     bands = sorted({_band(crossing) for crossing in crossings})
     apart = min(MOST_APART, (WIDTH - 70) / len(bands) / (len(names) + 1))

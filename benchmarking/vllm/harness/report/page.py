@@ -106,7 +106,7 @@ def build(records: Sequence[Record], results_path: Path, price: float | None) ->
         Heading("Who wins, by how much, and how sure that is"),
         *_questions(groups),
         Heading("Charts"),
-        Chart(curves.crossover(verdicts.crossings(groups, bounds))),
+        *map(Chart, curves.crossovers(verdicts.crossings(groups, bounds))),
         *(Folded(section.name, _charts(section, results_path), are_few) for section in begun),
         Heading("Runs"),
         Folded("Every run, in the order in which they ran", [summary.every_run(groups)], are_few),
