@@ -275,17 +275,20 @@ def test_kills_at_random_moments_lose_no_finished_record_corrupt_none_and_repeat
 
 
 def test_a_trial_that_outlives_its_comparison_is_waited_for_and_counted(suite):
-    script = suite / "fake-slow.py"
-    script.write_text(script.read_text().replace("time.sleep(0.05)", "time.sleep(1.0)"))
+    script, end = suite / "fake-slow.py", suite / "end"
+    waiting = f"while not pathlib.Path({str(end)!r}).exists(): time.sleep(0.05)"
+    script.write_text(script.read_text().replace("time.sleep(0.05)", waiting))
     arguments = ("--strategies", "fake-slow", "--twin", "none", "--trials", "1")
     process = start(suite, *arguments)
     child = wait_for_child(process.pid)
     process.kill()
     process.wait()
     assert Path(f"/proc/{child}").exists()
-    _, _, err = compare(suite, *arguments[:-1], "2")
-    assert "waiting for the trial of another or an interrupted comparison to end" in err
-    assert "1 of 2 runs are left" in err
+    process = start(suite, *arguments[:-1], "2")
+    assert process.stderr is not None
+    assert "waiting for the trial of another or an interrupted comparison to end" in process.stderr.readline()
+    end.touch()
+    assert "1 of 2 runs are left" in process.communicate(timeout=60)[1]
     assert set(cells(suite).values()) == {1}
 
 
