@@ -133,6 +133,15 @@ def test_the_prompt_tokens_of_a_generated_set_are_known(tokenizer: Any, monkeypa
     assert preflight.run([0]).prompt_tokens == 3200  # every prompt is encoded here
 
 
+def test_a_generated_set_does_not_hide_that_the_model_is_missing(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tokenizer, monkeypatch)
+    monkeypatch.setattr(config, "MODEL_NAME", "/no/such/model")
+    (message,) = refused()
+    assert message.startswith("expected the model /no/such/model, found no such folder")
+
+
 def test_special_tokens_are_counted_as_engines_count_them(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tokenizer, monkeypatch)
     found = preflight.run([0])
