@@ -698,3 +698,7 @@ def test_200_000_prompts_of_512_tokens_take_less_than_30_seconds(monkeypatch: py
 def test_a_problem_reads_as_a_sentence_and_a_next_step() -> None:
     problem = Problem("a", "b", "Set C", [str(i) for i in range(9)])
     assert str(problem) == "expected a, found b; first: 0, 1, 2, 3, 4. Set C"
+
+
+def test_what_others_say_ends_in_one_full_stop() -> None:
+    assert str(Problem("a", "their sentence.", "Set C")) == "expected a, found their sentence. Set C"
