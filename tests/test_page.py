@@ -227,13 +227,17 @@ def test_conditions_of_one_name_are_told_apart_by_what_differs():
     ]
 
 
-def test_machines_that_tell_conditions_apart_are_named_in_readers_words():
-    hardware = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000, "gpus": ["NVIDIA H200"] * 2}
-    made = [record(), record(hardware={**record()["hardware"], **hardware})]
+def test_machines_that_tell_conditions_apart_are_named_by_few_facts_in_readers_words():
+    large = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000}
+    hardware = [{}, large, large | {"gpus": ["NVIDIA H200"] * 2}]
+    made = [record(hardware={**record()["hardware"], **other}) for other in hardware]
     assert [section.name for section in group(made)] == [
-        "A: H200, 400_0-5_16, ray_cpus 16, driver_memory_bytes 100 GB, gpus 1 x NVIDIA H200",
-        "B: H200, 400_0-5_16, ray_cpus 32, driver_memory_bytes 270.3 GB, gpus 2 x NVIDIA H200",
+        "A: H200, 400_0-5_16, ray_cpus 16",
+        "B: H200, 400_0-5_16, ray_cpus 32, gpus 1 x NVIDIA H200",
+        "C: H200, 400_0-5_16, ray_cpus 32, gpus 2 x NVIDIA H200",
     ]
+    made[1:] = [record(hardware={**record()["hardware"], "driver_memory_bytes": 270334464000})]
+    assert group(made)[1].name == "B: H200, 400_0-5_16, driver_memory_bytes 270.3 GB"
 
 
 def test_each_set_of_conditions_has_a_line_with_its_fastest_strategy_and_how_sure_that_is(tmp_path):
