@@ -227,6 +227,13 @@ def test_conditions_of_one_name_are_told_apart_by_what_differs():
     ]
 
 
+def test_what_a_record_does_not_say_of_its_machine_is_not_the_same_for_all(tmp_path):
+    """Older records hold neither; their datasets had 8 files."""
+    four, pinned = {**record()["dataset"], "files": 4}, {**record()["hardware"], "usable_cpus": 16}
+    _, markdown = written(tmp_path, [record(), record(dataset=four, hardware=pinned)])
+    assert {"| usable\\_cpus | - | 16 |", "| files | 8 | 4 |"} <= set(markdown.splitlines())
+
+
 def test_machines_that_tell_conditions_apart_are_named_by_few_facts_in_readers_words():
     large = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000}
     hardware = [{}, large, large | {"gpus": ["NVIDIA H200"] * 2}]
