@@ -523,6 +523,16 @@ def test_a_package_that_is_not_installed_is_named_with_the_file_to_install(scrip
     assert f"Run pip install -r {SUITE_DIR / 'requirements-cpu.txt'}" in line
 
 
+def test_a_python_beside_the_virtual_environment_is_told_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(requirements, "SUITE_DIR", tmp_path / "benchmarking" / "vllm")
+    assert requirements._activate() == ""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    assert requirements._activate().startswith(f"Run . {tmp_path}/.venv/bin/activate first")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert requirements._activate() == ""
+
+
 def test_a_package_that_is_not_installed_is_said_before_what_it_takes_along(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
