@@ -167,7 +167,7 @@ def test_other_column_names_and_types_work(run: Any, tmp_path: Path) -> None:
             {"id": [1], "text": ["a"]},
             r"expected columns \['prompt', 'id'\], found \['id', 'text'\]. Name others with --column and --id-column",
         ),
-        ({"id": [1], "prompt": [3]}, r"expected text in column 'prompt', found int64"),
+        ({"id": [1], "prompt": [3]}, r"expected text in column 'prompt', found int64\. Name another with --column"),
     ],
 )
 def test_a_file_without_a_column_of_text_is_refused(

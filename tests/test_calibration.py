@@ -115,6 +115,14 @@ def test_simulate_prints_a_line_a_strategy_and_keeps_it(tmp_path: Path) -> None:
     assert all(line["queries"] == 2000 * 512 and line["peak_memory_bytes"] < 4e9 for line in kept)
 
 
+def test_simulate_prints_no_rate_where_an_engine_gets_nothing_to_do() -> None:
+    asked = ["--gpu", "H200", "--engines", "2", "--rows", "64", "--prefixes", "8", "--strategies", "continuous-batch"]
+    command = [sys.executable, "simulate.py", *asked, "--results", "results"]
+    done = subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=True, timeout=90)
+    _, _, _, rate, _, _, idle, *_ = done.stdout.splitlines()[-1].split()
+    assert (idle, rate) == ("1", "-")
+
+
 def test_simulate_refuses_more_rows_than_blocks_can_be_counted() -> None:
     command = [sys.executable, "simulate.py", "--rows", str(2**31 - 1)]
     done = subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=90)

@@ -96,8 +96,8 @@ def test_a_path_may_begin_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_knob_without_a_type_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"NEW in config\.py: expected its type, as in NEW: int = 1, found none"):
-        overrides.apply(knobs() | {"NEW": 1}, {})
+    with pytest.raises(ConfigError, match=r"NEW in config\.py: expected its type, as in NEW: str = 'a', found none"):
+        overrides.apply(knobs() | {"NEW": "a"}, {})
 
 
 def test_a_single_override_wins_over_the_profile_and_workers_get_the_result() -> None:

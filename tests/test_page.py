@@ -227,13 +227,24 @@ def test_conditions_of_one_name_are_told_apart_by_what_differs():
     ]
 
 
-def test_machines_that_tell_conditions_apart_are_named_in_readers_words():
-    hardware = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000, "gpus": ["NVIDIA H200"] * 2}
-    made = [record(), record(hardware={**record()["hardware"], **hardware})]
+def test_what_a_record_does_not_say_of_its_machine_is_not_the_same_for_all(tmp_path):
+    """Older records hold neither; their datasets had 8 files."""
+    four, pinned = {**record()["dataset"], "files": 4}, {**record()["hardware"], "usable_cpus": 16}
+    _, markdown = written(tmp_path, [record(), record(dataset=four, hardware=pinned)])
+    assert {"| usable\\_cpus | - | 16 |", "| files | 8 | 4 |"} <= set(markdown.splitlines())
+
+
+def test_machines_that_tell_conditions_apart_are_named_by_few_facts_in_readers_words():
+    large = {"ray_cpus": 32.0, "driver_memory_bytes": 270334464000}
+    hardware = [{}, large, large | {"gpus": ["NVIDIA H200"] * 2}]
+    made = [record(hardware={**record()["hardware"], **other}) for other in hardware]
     assert [section.name for section in group(made)] == [
-        "A: H200, 400_0-5_16, ray_cpus 16, driver_memory_bytes 100 GB, gpus 1 x NVIDIA H200",
-        "B: H200, 400_0-5_16, ray_cpus 32, driver_memory_bytes 270.3 GB, gpus 2 x NVIDIA H200",
+        "A: H200, 400_0-5_16, ray_cpus 16",
+        "B: H200, 400_0-5_16, ray_cpus 32, gpus 1 x NVIDIA H200",
+        "C: H200, 400_0-5_16, ray_cpus 32, gpus 2 x NVIDIA H200",
     ]
+    made[1:] = [record(hardware={**record()["hardware"], "driver_memory_bytes": 270334464000})]
+    assert group(made)[1].name == "B: H200, 400_0-5_16, driver_memory_bytes 270.3 GB"
 
 
 def test_each_set_of_conditions_has_a_line_with_its_fastest_strategy_and_how_sure_that_is(tmp_path):

@@ -133,6 +133,15 @@ def test_the_prompt_tokens_of_a_generated_set_are_known(tokenizer: Any, monkeypa
     assert preflight.run([0]).prompt_tokens == 3200  # every prompt is encoded here
 
 
+def test_a_generated_set_does_not_hide_that_the_model_is_missing(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tokenizer, monkeypatch)
+    monkeypatch.setattr(config, "MODEL_NAME", "/no/such/model")
+    (message,) = refused()
+    assert message.startswith("expected the model /no/such/model, found no such folder")
+
+
 def test_special_tokens_are_counted_as_engines_count_them(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tokenizer, monkeypatch)
     found = preflight.run([0])
@@ -514,6 +523,16 @@ def test_a_package_that_is_not_installed_is_named_with_the_file_to_install(scrip
     assert f"Run pip install -r {SUITE_DIR / 'requirements-cpu.txt'}" in line
 
 
+def test_a_python_beside_the_virtual_environment_is_told_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(requirements, "SUITE_DIR", tmp_path / "benchmarking" / "vllm")
+    assert requirements._activate() == ""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    assert requirements._activate().startswith(f"Run . {tmp_path}/.venv/bin/activate first")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert requirements._activate() == ""
+
+
 def test_a_package_that_is_not_installed_is_said_before_what_it_takes_along(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -689,3 +708,7 @@ def test_200_000_prompts_of_512_tokens_take_less_than_30_seconds(monkeypatch: py
 def test_a_problem_reads_as_a_sentence_and_a_next_step() -> None:
     problem = Problem("a", "b", "Set C", [str(i) for i in range(9)])
     assert str(problem) == "expected a, found b; first: 0, 1, 2, 3, 4. Set C"
+
+
+def test_what_others_say_ends_in_one_full_stop() -> None:
+    assert str(Problem("a", "their sentence.", "Set C")) == "expected a, found their sentence. Set C"

@@ -52,6 +52,13 @@ def test_a_strategys_row_is_the_first_line_of_its_docstring(script: Path) -> Non
     assert f"| `{script.name}` | {docstring.splitlines()[0]} |" in (SUITE / "README.md").read_text()
 
 
+def test_the_map_names_every_module_and_package_of_the_harness() -> None:
+    named = (SUITE / "README.md").read_text().partition("## Where things are")[2]
+    modules = {path.name for path in (SUITE / "harness").glob("*.py")} - {"__init__.py"}
+    packages = {f"{path.parent.name}/" for path in (SUITE / "harness").glob("*/__init__.py")}
+    assert {name for name in modules | packages if f"`{name}`" not in named} == set()
+
+
 @pytest.mark.parametrize("script", STRATEGIES, ids=lambda script: script.stem)
 def test_a_strategy_script_only_defines_and_hands_over(script: Path) -> None:
     """Nothing happens at import: no timing, printing or running outside the function and the last line."""

@@ -100,9 +100,10 @@ def _show(results: dict[Card, list[tuple[Outcome, float]]]) -> None:
     """A line a strategy for the first of the cards, and what the other says."""
     slow, *fast = [{outcome.strategy: outcome for outcome, _ in outcomes} for outcomes in results.values()]
     for strategy, outcome in slow.items():
-        rate = outcome.steady_tokens_per_s
+        # Where an engine gets nothing to do, there is no time in which all work.
+        rate = f"{outcome.steady_tokens_per_s:,.0f}" if outcome.steady_tokens_per_s else "-"
         print(
-            f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate or 0:>10,.0f}"
+            f"{strategy:25}{outcome.job_s:>8.0f}{outcome.generating_s:>8.0f}{rate:>10}"
             f"{outcome.hit_rate:>10.3f}{outcome.mean_running:>9.1f}{outcome.idle_engines:>6}"
             + "".join(f"{outcome.waterfall_s[part]:>14.1f}" for part in PARTS)
             + f"{_speed_up(slow, strategy):>10}"

@@ -39,7 +39,8 @@ def apply(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> No
     """
     knobs = knob_types(config)
     if bare := [name for name in config if name.isupper() and name not in knobs]:
-        raise ConfigError(f"{bare[0]} in config.py: expected its type, as in {bare[0]}: int = 1, found none")
+        example = f"{bare[0]}: {type(config[bare[0]]).__name__} = {config[bare[0]]!r}"
+        raise ConfigError(f"{bare[0]} in config.py: expected its type, as in {example}, found none")
     for name, value in _profile(environ, knobs).items():
         config[name] = value
     for variable, text in environ.items():

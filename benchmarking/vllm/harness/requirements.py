@@ -19,9 +19,8 @@ def name_missing_packages() -> None:
         if (package := _missing(error)) is None:
             otherwise(kind, error, trace)
             return
-        print(
-            f"refused: expected the package {package}, found it nowhere in {sys.prefix}. {install()}", file=sys.stderr
-        )
+        found = f"expected the package {package}, found it nowhere in {sys.prefix}"
+        print(f"refused: {found}. {_activate()}{install()}", file=sys.stderr)
         sys.exit(REFUSED)
 
     sys.excepthook = refuse
@@ -41,6 +40,13 @@ def requirements_file() -> Path:
 def install() -> str:
     again = " && pip uninstall -y torchvision torchaudio torchcodec" if on_cpu() else ""
     return f"Run pip install -r {requirements_file()}{again}"
+
+
+def _activate() -> str:
+    """The likeliest cause where `make setup` was run: its packages are there, and this is another Python."""
+    made = SUITE_DIR.parents[1] / ".venv"
+    elsewhere = (made / "bin" / "activate").exists() and made.resolve() != Path(sys.prefix).resolve()
+    return f"Run . {made}/bin/activate first, which `make setup` made. Or else: " if elsewhere else ""
 
 
 def _missing(error: BaseException) -> str | None:

@@ -76,11 +76,16 @@ def asked_differences(a: Record, b: Record) -> list[str]:
 
 
 def distinctions(record: Record, others: Sequence[Record]) -> list[str]:
-    """What was set in a run otherwise than in some of the others, as "name value"; of a path the last part."""
-    facts = asked(record)
-    differing = dict.fromkeys(text for other in others for text in asked_differences(record, other))
-    sides = [text.rpartition(" / ")[0].partition(": ") for text in differing]
-    values = {name: described(name, facts[name]) if name in facts else value for name, _, value in sides}
+    """What was set in a run otherwise than in some of the others, as "name value"; of a path the last part. Of a
+    machine's facts, which differ together, as few as tell it from each other one."""
+    facts, machine = asked(record), record["hardware"] or {}
+    values: dict[str, str] = {}
+    for other in others:
+        sides = [text.rpartition(" / ")[0].partition(": ") for text in asked_differences(record, other)]
+        of_machine = [name for name, _, _ in sides if name in machine]
+        unneeded = of_machine if values.keys() & set(of_machine) else of_machine[1:]
+        found = {name: value for name, _, value in sides if name not in unneeded}
+        values |= {name: described(name, facts[name]) if name in facts else value for name, value in found.items()}
     ends = {name: value.rpartition(":")[2].rpartition("/")[2] for name, value in values.items()}
     return [f"{name} {end}" for name, end in ends.items() if end != "None"]
 

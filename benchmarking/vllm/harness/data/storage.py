@@ -103,7 +103,7 @@ def failure(url: str | Path, error: Exception) -> StorageError:
     endpoint = config.S3_ENDPOINT_URL or "AWS"
     return StorageError(
         f"{url} at endpoint {endpoint}: {reason}. Check that the bucket exists, set S3_ENDPOINT_URL in config.py for a "
-        f"store other than AWS, and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in the environment."
+        "store other than AWS, and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in the environment"
     )
 
 

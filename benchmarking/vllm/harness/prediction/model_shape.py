@@ -127,7 +127,7 @@ def _config_file(model: str) -> Path:
     try:
         return Path(hf_hub_download(model, "config.json"))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].removesuffix(".")
         raise ValueError(
             f"expected the model {model}, found no such folder, and from the hub: {reason}; {_NEXT}"
         ) from None

@@ -76,7 +76,8 @@ def _read_file(fs: pafs.FileSystem, file: str, prompt_column: str, id_column: st
         raise ValueError(f"{file}: expected text in UTF-8, found other bytes ({error}). Repair the file") from None
     prompts = table.column(prompt_column)
     if not (pa.types.is_string(prompts.type) or pa.types.is_large_string(prompts.type)):
-        raise ValueError(f"{file}: expected text in column {prompt_column!r}, found {prompts.type}")
+        found = f"expected text in column {prompt_column!r}, found {prompts.type}"
+        raise ValueError(f"{file}: {found}. Name another with --column, or convert it")
     ids = pa.chunked_array([pa.nulls(table.num_rows, pa.string())]) if id_column is None else table.column(id_column)
     return pa.table({"id": ids.cast(pa.string()), "prompt": prompts.cast(pa.large_string())})
 

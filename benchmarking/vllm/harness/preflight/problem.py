@@ -20,7 +20,7 @@ class Problem:
 
     def __str__(self) -> str:
         offenders = f"; first: {', '.join(self.first[:FIRST])}" if self.first else ""
-        return f"expected {self.expected}, found {self.found}{offenders}. {self.change}"
+        return f"expected {self.expected}, found {self.found.removesuffix('.')}{offenders}. {self.change}"
 
 
 class PreflightError(ValueError):

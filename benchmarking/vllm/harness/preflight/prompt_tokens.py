@@ -13,10 +13,13 @@ from harness.preflight import prompt_length
 
 
 def made(fingerprint: str, tokenizer: Any, first_prompts: list[str]) -> int | None:
-    """Special tokens included, as engines count; None without a manifest of exactly these prompts and this tokenizer.
+    """Special tokens included, as engines count; None without a manifest of exactly these prompts and this tokenizer,
+    or without a tokenizer: the model that lacks one is refused elsewhere.
 
     `first_prompts` are encoded as engines do it: the manifest tells tokenizers apart by their vocabularies alone.
     """
+    if tokenizer is None:
+        return None
     try:
         manifest = dataset.read_manifest(config.INPUT_PATH)
         if not manifest or manifest["fingerprint"] != fingerprint:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from harness.comparison.comparability import (
+    FILES_BEFORE,
     MEASURED_TOLERANCE,
     asked,
     concerns,
@@ -99,7 +100,8 @@ def _facts(section: Section) -> dict[str, object]:
         for name, value in conditions(run["config"]).items()
         if concerns(name, run["strategy"])
     }
-    rows, files = (first["rows"] or {}).get("in"), (first["dataset"] or {}).get("files")
+    rows, dataset = (first["rows"] or {}).get("in"), first["dataset"]
+    files = (dataset.get("files") or FILES_BEFORE) if dataset else None
     return {"dataset": dataset_name(first), "rows": rows, "files": files, **asked(first), **own, **agreed}
 
 
@@ -108,12 +110,14 @@ def _equal(facts: dict[str, object], name: str, value: object) -> bool:
 
 
 def _values(sections: Sequence[Section]) -> dict[str, list[object]]:
-    """Setting → its different values."""
+    """Setting → its different values. A knob that a section does not know had no influence there; what is not known of
+    its machine is a value of its own."""
+    facts = [_facts(section) for section in sections]
+    of_machines = {name for section in sections for name in section.first["hardware"] or {}}
     values: dict[str, list[object]] = {}
-    for section in sections:
-        for name, value in _facts(section).items():
-            if value not in values.setdefault(name, []):
-                values[name].append(value)
+    for name in dict.fromkeys(name for each in facts for name in each):
+        found = [each.get(name) for each in facts if name in each or name in of_machines]
+        values[name] = [value for i, value in enumerate(found) if value not in found[:i]]
     return values
 
 
