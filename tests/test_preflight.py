@@ -393,6 +393,14 @@ def test_an_incomplete_model_folder_is_refused(
     assert "MODEL_NAME" in message
 
 
+def test_a_missing_model_is_refused_by_name_also_with_a_generated_set(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made(tokenizer, monkeypatch)
+    monkeypatch.setattr(config, "MODEL_NAME", str(tmp_path / "gone"))
+    assert "found no such folder" in refused()[0]
+
+
 def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(config, "MODEL_NAME", "nobody/has-this-model")
@@ -545,6 +553,14 @@ def test_files_that_only_some_strategies_would_read_are_refused(file: str) -> No
     write(prompts=["good"], ids=[9], file=file)
     (message,) = refused()
     assert f"found {config.INPUT_PATH}/{file}: expected Parquet files in one folder" in message
+
+
+@pytest.mark.parametrize("name", ["1.parquet", ".#0.parquet"])
+def test_a_link_to_nothing_among_the_files_is_refused_hidden_or_not(name: str) -> None:
+    link = Path(config.INPUT_PATH) / name
+    link.symlink_to("nowhere")
+    (message,) = refused()
+    assert f"{link}: expected files alone, found a link to nothing" in message
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:

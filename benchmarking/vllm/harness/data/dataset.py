@@ -6,6 +6,7 @@ Daft 0.7.26 takes every file of a folder for Parquet.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -84,6 +85,8 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
     if fs.get_file_info(path).type == pafs.FileType.File:
         return
     folder = path.rstrip("/")
+    if isinstance(fs, pafs.LocalFileSystem):
+        _refuse_loose_ends(folder)
     for info in fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True)):
         nested = info.base_name[0] not in "._" and info.path.rpartition("/")[0] != folder
         underscored = info.base_name[0] == "_" and info.extension == "parquet"
@@ -91,6 +94,16 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
             raise ValueError(
                 f"{info.path}: expected Parquet files in one folder, without a leading underscore; Daft and Ray Data "
                 "do not both read this one. Move it into the folder under another name, or away"
+            )
+
+
+def _refuse_loose_ends(folder: str) -> None:
+    """Raises ValueError for a link to nothing, hidden or not, or a pipe or socket: Arrow skips it, Daft fails on it."""
+    for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+        if not (entry.is_file() or entry.is_dir()):
+            raise ValueError(
+                f"{entry.path}: expected files alone, found a link to nothing or a special file, on which Daft fails. "
+                "Move it away"
             )
 
 

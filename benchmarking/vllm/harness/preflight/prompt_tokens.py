@@ -16,7 +16,10 @@ def made(fingerprint: str, tokenizer: Any, first_prompts: list[str]) -> int | No
     """Special tokens included, as engines count; None without a manifest of exactly these prompts and this tokenizer.
 
     `first_prompts` are encoded as engines do it: the manifest tells tokenizers apart by their vocabularies alone.
+    `tokenizer` is None where the model has none that loads; that is said elsewhere.
     """
+    if tokenizer is None:
+        return None
     try:
         manifest = dataset.read_manifest(config.INPUT_PATH)
         if not manifest or manifest["fingerprint"] != fingerprint:
