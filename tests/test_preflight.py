@@ -234,6 +234,13 @@ def test_ids_of_another_type_in_another_file_are_refused() -> None:
     assert types + "['string', 'string']" in refused()[0]
 
 
+def test_ids_that_ray_data_cannot_give_back_are_refused() -> None:
+    write(prompts=["good"], ids=pa.array([2**63 - 1], pa.uint64()))
+    assert preflight.run([0]).rows == 1
+    write(prompts=["good", "good"], ids=pa.array([5, 2**63], pa.uint64()))
+    assert refused() == ["expected ids below 2^63, found 9223372036854775808. Make the ids text, or smaller"]
+
+
 def test_a_file_without_rows_must_have_the_same_types_since_readers_take_them_for_all() -> None:
     write(prompts=pa.array([], pa.null()), ids=pa.array([], pa.null()), file="1.parquet")
     assert "1.parquet): expected ['id', 'prompt'] of types" in refused()[0]
@@ -555,6 +562,18 @@ def test_files_that_only_some_strategies_would_read_are_refused(file: str) -> No
     assert f"found {config.INPUT_PATH}/{file}: expected Parquet files in one folder" in message
 
 
+@pytest.mark.parametrize("name", ["part-0", "0.parquet.gz", "0.pq"])
+def test_a_file_that_ray_data_leaves_out_for_its_name_is_refused_in_a_folder_and_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = Path(config.INPUT_PATH) / name
+    write(prompts=["good"], ids=[9], file=name)
+    for path in (file.parent, file):
+        monkeypatch.setattr(config, "INPUT_PATH", str(path))
+        (message,) = refused()
+        assert f"{file}: expected a name that ends in .parquet" in message
+
+
 @pytest.mark.parametrize("name", ["1.parquet", ".#0.parquet"])
 def test_a_link_to_nothing_among_the_files_is_refused_hidden_or_not(name: str) -> None:
     link = Path(config.INPUT_PATH) / name
@@ -624,15 +643,16 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
     )
 
 
-def test_a_cluster_that_does_not_answer_is_a_refusal_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "localhost", " "])
+def test_an_address_that_is_no_clusters_is_a_refusal_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert Run("naive-batch.py", lambda: pa.table({})).execute() == "refused"
     err = capsys.readouterr().err
     assert "Traceback" not in err
-    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found http://" in err
+    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found " in err
 
 
 @pytest.fixture

@@ -8,10 +8,13 @@ import hashlib
 import json
 import os
 import re
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+import config
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -50,6 +53,17 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
         raise storage.failure(where, error) from None
 
 
+def telling(batches: Iterable[pa.RecordBatch], how_far: str) -> Iterator[pa.RecordBatch]:
+    """`batches`; says on stderr how many rows are done, as `how_far` puts it, where that takes long."""
+    rows, said = 0, time.monotonic()
+    for batch in batches:
+        yield batch
+        rows += len(batch)
+        if time.monotonic() - said > config.PROGRESS_INTERVAL_S:
+            said = time.monotonic()
+            print(how_far.format(rows), file=sys.stderr, flush=True)
+
+
 def schema(url: str | Path, columns: Sequence[str] = ("id", "prompt")) -> pa.Schema:
     """The types of `columns` in the first file; for a dataset that preflight has read, those in every file."""
     fs, path = storage.filesystem(url)
@@ -83,6 +97,7 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
             "or none. Rename the file or folder"
         )
     if fs.get_file_info(path).type == pafs.FileType.File:
+        _refuse_other_names(PurePath(path).name, path)
         return
     folder = path.rstrip("/")
     if isinstance(fs, pafs.LocalFileSystem):
@@ -95,11 +110,21 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
                 f"{info.path}: expected Parquet files in one folder, without a leading underscore; Daft and Ray Data "
                 "do not both read this one. Move it into the folder under another name, or away"
             )
+        if info.type == pafs.FileType.File and info.base_name[0] not in "._":
+            _refuse_other_names(info.base_name, info.path)
+
+
+def _refuse_other_names(name: str, path: str) -> None:
+    """Raises ValueError for a file that Daft reads and Ray Data 2.59 leaves out for its name."""
+    if not name.lower().endswith(".parquet"):
+        raise ValueError(
+            f"{path}: expected a name that ends in .parquet; Ray Data reads no other. Rename it, or move it"
+        )
 
 
 def _refuse_loose_ends(folder: str) -> None:
     """Raises ValueError for a link to nothing, hidden or not, or a pipe or socket: Arrow skips it, Daft fails on it."""
-    for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+    for entry in os.scandir(folder) if Path(folder).is_dir() else ():
         if not (entry.is_file() or entry.is_dir()):
             raise ValueError(
                 f"{entry.path}: expected files alone, found a link to nothing or a special file, on which Daft fails. "
