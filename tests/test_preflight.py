@@ -548,6 +548,21 @@ def test_answers_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPa
     assert message.endswith("Set OUTPUT_PATH")
 
 
+@pytest.mark.parametrize("folder", ["", "answers", "../data/"])
+def test_answers_among_the_prompts_are_refused_and_nothing_is_written_there(
+    monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", f"{config.INPUT_PATH}/{folder}")
+    (message,) = refused()
+    assert message.startswith("expected OUTPUT_PATH outside the dataset's folder (INPUT_PATH), found")
+    assert [file.name for file in Path(config.INPUT_PATH).iterdir()] == ["0.parquet"]
+
+
+def test_answers_beside_the_prompts_are_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", f"{config.INPUT_PATH}-answered")
+    preflight.run([0])
+
+
 def test_a_folder_for_answers_is_left_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "answers"))
     preflight.run([0])
