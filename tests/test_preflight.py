@@ -99,6 +99,20 @@ def test_good_data_passes_and_is_counted() -> None:
     assert found.output_lengths == OUTPUT_LEN
 
 
+def test_data_that_is_changed_after_it_was_read_is_noticed_and_equal_files_are_no_change() -> None:
+    """A run looks when its rows are back; until then a strategy may have read either."""
+    asked = preflight.run([0])
+    assert workload.changed(asked) is None
+    write(prompts=["good"] * 3)
+    assert workload.changed(asked) is None
+    write(prompts=["good", "good", "other"])
+    assert f"expected fingerprint {asked.fingerprint}, found " in (workload.changed(asked) or "")
+    (Path(config.INPUT_PATH) / "0.parquet").write_bytes(b"PAR1")  # as one that is being written
+    assert "found none (" in (workload.changed(asked) or "")
+    shutil.rmtree(config.INPUT_PATH)
+    assert workload.changed(asked) is None
+
+
 def test_a_prompt_that_leaves_no_room_for_its_output_is_refused_with_its_id_and_both_lengths() -> None:
     limit = MAX_MODEL_LEN - OUTPUT_LEN
     write(prompts=[words(limit - 1), words(limit)])
@@ -406,6 +420,17 @@ def test_a_missing_model_is_refused_by_name_also_with_a_generated_set(
     made(tokenizer, monkeypatch)
     monkeypatch.setattr(config, "MODEL_NAME", str(tmp_path / "gone"))
     assert "found no such folder" in refused()[0]
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/model", "models/qwen/8b", "m" * 300])
+def test_a_model_name_that_is_no_hub_id_and_no_folder_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(config, "MODEL_NAME", name)
+    (message,) = refused()
+    assert f"loads from {name}, found" in message
+    assert "Set MODEL_NAME" in message
 
 
 def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: pytest.MonkeyPatch) -> None:

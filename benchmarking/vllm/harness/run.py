@@ -22,6 +22,7 @@ from harness.clock import Clock
 from harness.data import storage
 from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
+from harness.preflight import workload
 from harness.watchdog import Watchdog
 
 EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
@@ -165,7 +166,7 @@ class Run:
         # Also where every row is back: fewer engines than asked for did part of the work. A strategy that sees to it
         # itself says so in the record, and such a run is not compared.
         losses = [] if continuity.current.survives_engines else self._log.losses
-        return [*losses, *problems, *filter(None, [self._clock.step()])]
+        return [*losses, *problems, *filter(None, [self._clock.step(), workload.changed(self._workload)])]
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""

@@ -5,7 +5,7 @@ one fails, one waits for ever, one returns fewer rows.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import config
@@ -28,7 +28,8 @@ STORE = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT
 @dataclass(frozen=True)
 class Workload:
     """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`.
-    `prompt_tokens`: of all prompts, as engines count them; None where that is not known without encoding them."""
+    `prompt_tokens`: of all prompts, as engines count them; None where that is not known without encoding them.
+    `state`: of the dataset's files before they were read (dataset.state)."""
 
     ids: Any  # pa.Array
     files: int
@@ -36,6 +37,7 @@ class Workload:
     prompt_bytes: int
     output_lengths: int | Ints
     prompt_tokens: int | None = None
+    state: Any = None
 
     @property
     def rows(self) -> int:
@@ -48,6 +50,7 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
     if silent := _silent_store():
         return None, [_unreadable(silent)]
     try:
+        state = within(READ_TIMEOUT_S, lambda: dataset.state(config.INPUT_PATH))
         # It takes long where every prompt is encoded.
         for batch in dataset.telling(_batches(), "preflight: {:,} rows checked"):
             if wrong := _wrong_types(batch, scan):
@@ -63,7 +66,26 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
     if not scan.rows:
         return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
     problems = list(scan.problems())
-    return (None if problems else _workload(scan)), problems
+    return (None if problems else replace(_workload(scan), state=state)), problems
+
+
+def changed(asked: Workload) -> str | None:
+    """That the dataset is not what preflight read any more: a strategy reads it later, and may have met either. None
+    also where its files cannot be looked at."""
+    try:
+        if asked.state is None or dataset.state(config.INPUT_PATH) == asked.state:
+            return None
+    except (OSError, StorageError):
+        return None
+    try:
+        now = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, list(COLUMNS)))
+    except (OSError, StorageError, ValueError) as error:
+        now = f"none ({error})"
+    if now == asked.fingerprint:
+        return None
+    return (
+        f"the dataset was changed during the run: expected fingerprint {asked.fingerprint}, found {now}. Run it again"
+    )
 
 
 def _workload(scan: RowScan) -> Workload:
