@@ -248,6 +248,12 @@ def test_ids_of_another_type_in_another_file_are_refused() -> None:
     assert types + "['string', 'string']" in refused()[0]
 
 
+def test_a_dataset_that_is_not_there_is_refused() -> None:
+    shutil.rmtree(config.INPUT_PATH)
+    (message,) = refused()
+    assert f"found {config.INPUT_PATH}: expected Parquet files, found none; correct the path" in message
+
+
 def test_ids_that_ray_data_cannot_give_back_are_refused() -> None:
     write(prompts=["good"], ids=pa.array([2**63 - 1], pa.uint64()))
     assert preflight.run([0]).rows == 1

@@ -89,9 +89,15 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
 
 
 def state(url: str | Path) -> list[tuple[str, int, int]]:
-    """Name, bytes and time of the last change (ns) of each data file; equal where nobody wrote to them meanwhile."""
+    """Name, bytes and time of the last change (ns) of each data file; equal where nobody wrote to them meanwhile.
+
+    Raises StorageError where there is nothing to look at.
+    """
     fs, path = storage.filesystem(url)
-    return [(info.path, info.size, info.mtime_ns) for info in fs.get_file_info(files(fs, path))]
+    try:
+        return [(info.path, info.size, info.mtime_ns) for info in fs.get_file_info(files(fs, path))]
+    except OSError as error:
+        raise storage.failure(url, error) from None
 
 
 def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:

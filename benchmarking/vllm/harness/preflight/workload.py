@@ -75,11 +75,11 @@ def changed(asked: Workload) -> str | None:
     try:
         if asked.state is None or dataset.state(config.INPUT_PATH) == asked.state:
             return None
-    except (OSError, StorageError):
+    except StorageError:
         return None
     try:
         now = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, list(COLUMNS)))
-    except (OSError, StorageError, ValueError) as error:
+    except (StorageError, ValueError) as error:
         now = f"none ({error})"
     if now == asked.fingerprint:
         return None
