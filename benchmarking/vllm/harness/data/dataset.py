@@ -77,15 +77,21 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
 
     Raises FileNotFoundError if there are none.
     """
-    if fs.get_file_info(path).type == pafs.FileType.File:
-        return [path]
+    return [info.path for info in _listed(fs, path)]
+
+
+def _listed(fs: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    """One listing, also of thousands of files: on S3 each look at a single one is a request."""
+    alone = fs.get_file_info(path)
+    if alone.type == pafs.FileType.File:
+        return [alone]
     inside = fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
-    found = sorted(info.path for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._")
+    found = [info for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._"]
     if not found:
         raise FileNotFoundError(
             "expected Parquet files, found none; correct the path, or make them with generate_data.ipynb"
         )
-    return found
+    return sorted(found, key=lambda info: str(info.path))
 
 
 def state(url: str | Path) -> list[tuple[str, int, int]]:
@@ -95,7 +101,7 @@ def state(url: str | Path) -> list[tuple[str, int, int]]:
     """
     fs, path = storage.filesystem(url)
     try:
-        return [(info.path, info.size, info.mtime_ns) for info in fs.get_file_info(files(fs, path))]
+        return [(info.path, info.size, info.mtime_ns) for info in _listed(fs, path)]
     except OSError as error:
         raise storage.failure(url, error) from None
 
