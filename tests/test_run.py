@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 from engine_story import story
 from harness import cluster, evidence, record_file, run, schema
+from harness.clock import Clock
 from harness.preflight.workload import Workload
 
 
@@ -118,6 +120,15 @@ def test_a_run_during_which_the_clock_was_set_is_no_time(
     record = recorded(tmp_path)
     assert f"this machine's clock moved by {set_by_s:+.1f} s" in record["error"]
     assert 30 <= record["wall_s"] < 40
+
+
+def test_a_process_that_is_stopped_between_two_looks_at_the_clock_saw_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_s = itertools.accumulate(itertools.cycle([0.3, 0.4, 0.5, *[0.001] * 9]))
+    monkeypatch.setattr(time, "time", lambda: 1e9 + next(passed_s))
+    monkeypatch.setattr(time, "monotonic", lambda: next(passed_s))
+    clock = Clock()
+    for _ in range(10):
+        assert clock.step() is None
 
 
 @pytest.mark.usefixtures("left")
