@@ -38,6 +38,7 @@ def test_overrides_are_parsed_by_the_knobs_type() -> None:
         ("BENCH_SEQS", "none", "BENCH_SEQS='none': expected a whole number"),
         ("BENCH_SEQS", "9223372036854775808", "expected a whole number below 2^63"),
         ("BENCH_DATASETS_PATH", "a\udcff", r"BENCH_DATASETS_PATH='a\udcff': expected text"),
+        ("BENCH_DATASETS_PATH", "a\0", r"BENCH_DATASETS_PATH='a\x00': expected text"),
         ("BENCH_PROFILE", "x" * 300, "expected one of ['h200', 'local-cpu', 'local-gpu']"),
         ("BENCH_SHARE", "nan", "BENCH_SHARE='nan': expected a finite number"),
         ("BENCH_SHARE", "inf", "BENCH_SHARE='inf': expected a finite number"),

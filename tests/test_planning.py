@@ -21,7 +21,7 @@ from harness.planning import reading
 from harness.planning.queues import Queues, Stretch, shares
 from harness.planning.survival import Survival
 from harness.planning.suspects import FEW, Suspects
-from harness.planning.window import Tokenized, Window, plan
+from harness.planning.window import Tokenized, Window, plan, window_tokens
 
 SIZE, OUTPUT = 4, 8
 
@@ -104,6 +104,10 @@ def test_another_process_makes_the_same_plan_from_the_same_seed() -> None:
         timeout=60,
     )
     assert done.stdout.strip() == plan_of_5000_rows()
+
+
+def test_windows_grow_to_their_full_size_and_may_be_thousands() -> None:
+    assert [window_tokens(number, 1600) for number in (0, 1, 4, 5, 5000)] == [100, 200, 1600, 1600, 1600]
 
 
 def test_equal_prompts_keep_the_order_of_the_dataset() -> None:

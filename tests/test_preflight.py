@@ -99,6 +99,20 @@ def test_good_data_passes_and_is_counted() -> None:
     assert found.output_lengths == OUTPUT_LEN
 
 
+def test_data_that_is_changed_after_it_was_read_is_noticed_and_equal_files_are_no_change() -> None:
+    """A run looks when its rows are back; until then a strategy may have read either."""
+    asked = preflight.run([0])
+    assert workload.changed(asked) is None
+    write(prompts=["good"] * 3)
+    assert workload.changed(asked) is None
+    write(prompts=["good", "good", "other"])
+    assert f"expected fingerprint {asked.fingerprint}, found " in (workload.changed(asked) or "")
+    (Path(config.INPUT_PATH) / "0.parquet").write_bytes(b"PAR1")  # as one that is being written
+    assert "found none (" in (workload.changed(asked) or "")
+    shutil.rmtree(config.INPUT_PATH)
+    assert workload.changed(asked) is None
+
+
 def test_a_prompt_that_leaves_no_room_for_its_output_is_refused_with_its_id_and_both_lengths() -> None:
     limit = MAX_MODEL_LEN - OUTPUT_LEN
     write(prompts=[words(limit - 1), words(limit)])
@@ -241,6 +255,19 @@ def test_ids_of_another_type_in_another_file_are_refused() -> None:
     write(prompts=["good"], ids=["x"], file="1.parquet")
     types = "1.parquet): expected ['id', 'prompt'] of types ['int64', 'string'] as in the first file, found "
     assert types + "['string', 'string']" in refused()[0]
+
+
+def test_a_dataset_that_is_not_there_is_refused() -> None:
+    shutil.rmtree(config.INPUT_PATH)
+    (message,) = refused()
+    assert f"found {config.INPUT_PATH}: expected Parquet files, found none; correct the path" in message
+
+
+def test_ids_that_ray_data_cannot_give_back_are_refused() -> None:
+    write(prompts=["good"], ids=pa.array([2**63 - 1], pa.uint64()))
+    assert preflight.run([0]).rows == 1
+    write(prompts=["good", "good"], ids=pa.array([5, 2**63], pa.uint64()))
+    assert refused() == ["expected ids below 2^63, found 9223372036854775808. Make the ids text, or smaller"]
 
 
 def test_a_file_without_rows_must_have_the_same_types_since_readers_take_them_for_all() -> None:
@@ -402,6 +429,25 @@ def test_an_incomplete_model_folder_is_refused(
     assert "MODEL_NAME" in message
 
 
+def test_a_missing_model_is_refused_by_name_also_with_a_generated_set(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made(tokenizer, monkeypatch)
+    monkeypatch.setattr(config, "MODEL_NAME", str(tmp_path / "gone"))
+    assert "found no such folder" in refused()[0]
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/model", "models/qwen/8b", "m" * 300])
+def test_a_model_name_that_is_no_hub_id_and_no_folder_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(config, "MODEL_NAME", name)
+    (message,) = refused()
+    assert f"loads from {name}, found" in message
+    assert "Set MODEL_NAME" in message
+
+
 def test_a_hub_model_that_is_not_cached_is_refused_while_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(config, "MODEL_NAME", "nobody/has-this-model")
@@ -552,6 +598,21 @@ def test_answers_that_cannot_be_written_are_refused(monkeypatch: pytest.MonkeyPa
     assert message.endswith("Set OUTPUT_PATH")
 
 
+@pytest.mark.parametrize("folder", ["", "answers", "../data/"])
+def test_answers_among_the_prompts_are_refused_and_nothing_is_written_there(
+    monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", f"{config.INPUT_PATH}/{folder}")
+    (message,) = refused()
+    assert message.startswith("expected OUTPUT_PATH outside the dataset's folder (INPUT_PATH), found")
+    assert [file.name for file in Path(config.INPUT_PATH).iterdir()] == ["0.parquet"]
+
+
+def test_answers_beside_the_prompts_are_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "OUTPUT_PATH", f"{config.INPUT_PATH}-answered")
+    preflight.run([0])
+
+
 def test_a_folder_for_answers_is_left_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(config, "OUTPUT_PATH", str(tmp_path / "answers"))
     preflight.run([0])
@@ -564,6 +625,26 @@ def test_files_that_only_some_strategies_would_read_are_refused(file: str) -> No
     write(prompts=["good"], ids=[9], file=file)
     (message,) = refused()
     assert f"found {config.INPUT_PATH}/{file}: expected Parquet files in one folder" in message
+
+
+@pytest.mark.parametrize("name", ["part-0", "0.parquet.gz", "0.pq"])
+def test_a_file_that_ray_data_leaves_out_for_its_name_is_refused_in_a_folder_and_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = Path(config.INPUT_PATH) / name
+    write(prompts=["good"], ids=[9], file=name)
+    for path in (file.parent, file):
+        monkeypatch.setattr(config, "INPUT_PATH", str(path))
+        (message,) = refused()
+        assert f"{file}: expected a name that ends in .parquet" in message
+
+
+@pytest.mark.parametrize("name", ["1.parquet", ".#0.parquet"])
+def test_a_link_to_nothing_among_the_files_is_refused_hidden_or_not(name: str) -> None:
+    link = Path(config.INPUT_PATH) / name
+    link.symlink_to("nowhere")
+    (message,) = refused()
+    assert f"{link}: expected files alone, found a link to nothing" in message
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
@@ -627,15 +708,16 @@ def test_a_refused_run_calls_no_strategy_and_ends_in_a_record_that_says_why(
     )
 
 
-def test_a_cluster_that_does_not_answer_is_a_refusal_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "localhost", " "])
+def test_an_address_that_is_no_clusters_is_a_refusal_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert Run("naive-batch.py", lambda: pa.table({})).execute() == "refused"
     err = capsys.readouterr().err
     assert "Traceback" not in err
-    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found http://" in err
+    assert "refused: preflight: no engine was started\n  1. expected RAY_ADDRESS as host:port, found " in err
 
 
 @pytest.fixture

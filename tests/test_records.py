@@ -162,6 +162,7 @@ BROKEN = {
     "wall_s: expected seconds or null, found -1": lambda r: r.update(wall_s=-1),
     "wall_s: expected seconds or null, found 'fast'": lambda r: r.update(wall_s="fast"),
     "wall_s: not a number": lambda r: r.update(wall_s=math.nan),
+    "tokens.output: not a number": lambda r: r["tokens"].update(output=10**400),
     "rows.out: expected a count or null, found True": lambda r: r["rows"].update(out=True),
     "status: expected one of": lambda r: r.update(status="fine"),
     "status 'ok' with error": lambda r: r.update(error="but"),

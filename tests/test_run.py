@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 from engine_story import story
 from harness import cluster, evidence, record_file, run, schema
+from harness.clock import Clock
 from harness.preflight.workload import Workload
 
 
@@ -31,9 +33,9 @@ class Ended(run.Run):
         self._workload = Workload(pa.array([1, 2]), 1, "0" * 32, 2, 16)
 
     def _generate(self) -> tuple[pa.Table, float]:
-        self._started_at, self._write_s, self._node = time.time() - 30, 0.0, "node"
+        self._started_at, self._write_s, self._node = self._clock.now() - 30, 0.0, "node"
         self._log.extend(self._messages)
-        return self._end(), time.time()
+        return self._end(), self._clock.now()
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +102,33 @@ def test_a_run_that_fails_a_check_is_invalid_and_says_which(
     assert (status, run.EXIT_CODES[status]) == (("invalid", 1) if error else ("ok", 0))
     (record,) = record_file.load(tmp_path)
     assert (error or "") in (record["error"] or "")
+
+
+@pytest.mark.usefixtures("left")
+@pytest.mark.parametrize("set_by_s", [-3600.0, 3600.0])
+def test_a_run_during_which_the_clock_was_set_is_no_time(
+    set_by_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CONCURRENCY", 1)
+    time_of_day = time.time
+
+    def end() -> pa.Table:
+        monkeypatch.setattr(time, "time", lambda: time_of_day() + set_by_s)
+        return BOTH_ROWS
+
+    assert Ended(end, counted(story("a"))).execute() == "invalid"
+    record = recorded(tmp_path)
+    assert f"this machine's clock moved by {set_by_s:+.1f} s" in record["error"]
+    assert 30 <= record["wall_s"] < 40
+
+
+def test_a_process_that_is_stopped_between_two_looks_at_the_clock_saw_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_s = itertools.accumulate(itertools.cycle([0.3, 0.4, 0.5, *[0.001] * 9]))
+    monkeypatch.setattr(time, "time", lambda: 1e9 + next(passed_s))
+    monkeypatch.setattr(time, "monotonic", lambda: next(passed_s))
+    clock = Clock()
+    for _ in range(10):
+        assert clock.step() is None
 
 
 @pytest.mark.usefixtures("left")

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import config
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -171,7 +172,8 @@ def test_a_dataset_that_was_replaced_under_its_path_continues_no_comparison(suit
         assert "To continue, put that one back; --new begins a comparison of this one" in err
 
 
-def test_runs_of_the_same_dataset_are_continued_also_where_it_cannot_be_read(tmp_path, capsys):
+def test_runs_of_the_same_dataset_are_continued_also_where_it_cannot_be_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(config, "PROGRESS_INTERVAL_S", 0.0)  # as of a dataset that is read for minutes
     write_dataset(tmp_path, "a prompt")
     fingerprint = dataset.fingerprint(dataset.read_batches(tmp_path, ["id", "prompt"]))
 
@@ -180,6 +182,7 @@ def test_runs_of_the_same_dataset_are_continued_also_where_it_cannot_be_read(tmp
         return [str(problem) for problem in replacement.problems([str(tmp_path)], [run, {}, run])]
 
     assert problems(fingerprint=fingerprint) == []
+    assert "\n1 rows read" in capsys.readouterr().err
     (other,) = problems(fingerprint="0" * 32)
     assert "of this comparison measured (2), found another one (dataset: 400_0-5_16 (00000000) / " in other
     assert "(files: 8 / 1, then and now)" in problems(fingerprint=fingerprint, files=8)[0]

@@ -7,6 +7,7 @@ environment, so they need the pinned packages but not the repository.
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -124,6 +125,11 @@ def _join(address: str, options: dict[str, Any]) -> None:
         raise NoClusterError(
             f"expected RAY_ADDRESS as host:port, found {address}, which is the address for `ray job submit`. Run the "
             "script on the cluster's head node, or hand it over with that command (README, On a cluster)"
+        )
+    if address != "auto" and not re.fullmatch(r"\S+://\S+|\S+:\d+", address):
+        raise NoClusterError(
+            f"expected RAY_ADDRESS as host:port, found {address!r}. Correct it, or set RAY_ADDRESS=local to run on "
+            "this machine alone"
         )
     try:
         _knock(find_bootstrap_address(None) or address if address == "auto" else address)

@@ -175,7 +175,9 @@ def _whole(text: str) -> int:
 
 
 def _text(text: str) -> str:
-    """No bytes that are not UTF-8, which records and Ray's messages cannot hold."""
+    """No bytes that are not UTF-8, which records and Ray's messages cannot hold; no zero, which no path can."""
+    if "\0" in text:
+        raise ValueError(text)
     text.encode()
     return text
 

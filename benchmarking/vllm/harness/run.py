@@ -18,9 +18,11 @@ from typing import Any
 import config
 import pyarrow as pa
 from harness import cluster, continuity, engine_log, machine, preflight, records, remote_records, stdout
+from harness.clock import Clock
 from harness.data import storage
 from harness.engine_loss import EngineLosses
 from harness.evidence import evidence
+from harness.preflight import workload
 from harness.watchdog import Watchdog
 
 EXIT_CODES = {"ok": 0, "invalid": 1, "failed": 2, "refused": 3}
@@ -52,6 +54,7 @@ class Run:
     def __init__(self, script: str, strategy: Strategy) -> None:
         self._strategy, self._stdout = strategy, sys.stdout
         self._record = records.new(Path(script))
+        self._clock = Clock()
         self._log = engine_log.EngineLog()
         self._closing = threading.Lock()
         self._started_here = False
@@ -111,13 +114,14 @@ class Run:
         continuity.current.fingerprint = self._workload.fingerprint
         self._losses = EngineLosses(self._log, self._workload.rows)
         watchdog = Watchdog(self._log, mailbox, self._expected_tokens, self._abort, self._losses)
-        self._started_at = time.time()
+        self._clock = Clock()  # what was set before is no matter
+        self._started_at = self._clock.now()
         watchdog.start()
         try:
             table = self._strategy()
-            returned_at = time.time()
+            returned_at = self._clock.now()
             self._write(table)
-            ended_at = time.time()
+            ended_at = self._clock.now()
         finally:
             watchdog.stop()
             self._look_for_losses(watchdog)
@@ -161,12 +165,13 @@ class Run:
         self._record.update(found)
         # Also where every row is back: fewer engines than asked for did part of the work. A strategy that sees to it
         # itself says so in the record, and such a run is not compared.
-        return problems if continuity.current.survives_engines else [*self._log.losses, *problems]
+        losses = [] if continuity.current.survives_engines else self._log.losses
+        return [*losses, *problems, *filter(None, [self._clock.step(), workload.changed(self._workload)])]
 
     def _abort(self, reason: str) -> None:
         """From the watchdog: record, end every process, leave; the main thread is stuck in somebody's code."""
         try:
-            self._close("failed", reason)
+            self._close("failed", "; ".join(filter(None, [reason, self._clock.step()])))
         except BaseException:  # noqa: BLE001  (an error here would end this thread only, and leave the run waiting)
             traceback.print_exc()
         finally:
@@ -179,7 +184,7 @@ class Run:
             error = self._with_losses(error or "", failed=status == "failed")
         self._record.update(status=status, error=error)
         if self._started_at and self._record["wall_s"] is None:
-            self._add_evidence(time.time())
+            self._add_evidence(self._clock.now())
         try:
             recorded = self._append()
             # Before the processes end: where Ray has lost its own, leaving it can end this one too.

@@ -40,7 +40,7 @@ def problems(record: Record) -> list[str]:
         for key in keys
     ]
     found += [_complaint(path, value, check) for path, value, check in _nested(record)]
-    found += [f"{path}: not a number" for path in _not_finite(record, "")]
+    found += [f"{path}: not a number, or one beyond 64 bits" for path in _not_finite(record, "")]
     return [text for text in found if text] or _contradictions(record)
 
 
@@ -105,9 +105,11 @@ def _sum_is_off(record: Record, group: str) -> str | None:
 
 
 def _not_finite(value: Any, path: str) -> list[str]:
-    """Paths of NaN and infinities, which JSON does not have but Python's reader accepts."""
-    if isinstance(value, float):
-        return [] if math.isfinite(value) else [path]
+    """Paths of NaN and infinities, which JSON does not have but Python's reader accepts; and of whole numbers with
+    which nothing can be computed."""
+    if isinstance(value, int | float):
+        fits = math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+        return [] if fits else [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, item in items for found in _not_finite(item, f"{path}.{key}".lstrip("."))]
 

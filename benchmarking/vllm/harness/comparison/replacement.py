@@ -41,7 +41,8 @@ def _now(path: str) -> dict[str, Any] | None:
     """What a run would record of the dataset; None where it cannot be read, which runs that are left say in full."""
     print(f"reading {path}, to see whether it still holds what was measured", file=sys.stderr)
     try:
-        fingerprint = dataset.fingerprint(dataset.read_batches(path, ["id", "prompt"]))
+        batches = dataset.read_batches(path, ["id", "prompt"])
+        fingerprint = dataset.fingerprint(dataset.telling(batches, "{:,} rows read"))
         files = len(dataset.files(*storage.filesystem(path)))
     except (storage.StorageError, ValueError, TypeError, pa.ArrowException) as error:
         print(f"whether it does is not known: {error}", file=sys.stderr)

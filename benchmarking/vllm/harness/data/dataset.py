@@ -6,11 +6,15 @@ Daft 0.7.26 takes every file of a folder for Parquet.
 
 import hashlib
 import json
+import os
 import re
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+import config
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -49,6 +53,17 @@ def read_batches(url: str | Path, columns: list[str], rows: int = 4096) -> Itera
         raise storage.failure(where, error) from None
 
 
+def telling(batches: Iterable[pa.RecordBatch], how_far: str) -> Iterator[pa.RecordBatch]:
+    """`batches`; says on stderr how many rows are done, as `how_far` puts it, where that takes long."""
+    rows, said = 0, time.monotonic()
+    for batch in batches:
+        yield batch
+        rows += len(batch)
+        if time.monotonic() - said > config.PROGRESS_INTERVAL_S:
+            said = time.monotonic()
+            print(how_far.format(rows), file=sys.stderr, flush=True)
+
+
 def schema(url: str | Path, columns: Sequence[str] = ("id", "prompt")) -> pa.Schema:
     """The types of `columns` in the first file; for a dataset that preflight has read, those in every file."""
     fs, path = storage.filesystem(url)
@@ -62,15 +77,33 @@ def files(fs: pafs.FileSystem, path: str) -> list[str]:
 
     Raises FileNotFoundError if there are none.
     """
-    if fs.get_file_info(path).type == pafs.FileType.File:
-        return [path]
+    return [info.path for info in _listed(fs, path)]
+
+
+def _listed(fs: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    """One listing, also of thousands of files: on S3 each look at a single one is a request."""
+    alone = fs.get_file_info(path)
+    if alone.type == pafs.FileType.File:
+        return [alone]
     inside = fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
-    found = sorted(info.path for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._")
+    found = [info for info in inside if info.type == pafs.FileType.File and info.base_name[0] not in "._"]
     if not found:
         raise FileNotFoundError(
             "expected Parquet files, found none; correct the path, or make them with generate_data.ipynb"
         )
-    return found
+    return sorted(found, key=lambda info: str(info.path))
+
+
+def state(url: str | Path) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of the last change (ns) of each data file; equal where nobody wrote to them meanwhile.
+
+    Raises StorageError where there is nothing to look at.
+    """
+    fs, path = storage.filesystem(url)
+    try:
+        return [(info.path, info.size, info.mtime_ns) for info in _listed(fs, path)]
+    except OSError as error:
+        raise storage.failure(url, error) from None
 
 
 def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
@@ -82,8 +115,11 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
             "or none. Rename the file or folder"
         )
     if fs.get_file_info(path).type == pafs.FileType.File:
+        _refuse_other_names(PurePath(path).name, path)
         return
     folder = path.rstrip("/")
+    if isinstance(fs, pafs.LocalFileSystem):
+        _refuse_loose_ends(folder)
     for info in fs.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True)):
         nested = info.base_name[0] not in "._" and info.path.rpartition("/")[0] != folder
         underscored = info.base_name[0] == "_" and info.extension == "parquet"
@@ -91,6 +127,26 @@ def _refuse_ambiguous(fs: pafs.FileSystem, path: str) -> None:
             raise ValueError(
                 f"{info.path}: expected Parquet files in one folder, without a leading underscore; Daft and Ray Data "
                 "do not both read this one. Move it into the folder under another name, or away"
+            )
+        if info.type == pafs.FileType.File and info.base_name[0] not in "._":
+            _refuse_other_names(info.base_name, info.path)
+
+
+def _refuse_other_names(name: str, path: str) -> None:
+    """Raises ValueError for a file that Daft reads and Ray Data 2.59 leaves out for its name."""
+    if not name.lower().endswith(".parquet"):
+        raise ValueError(
+            f"{path}: expected a name that ends in .parquet; Ray Data reads no other. Rename it, or move it"
+        )
+
+
+def _refuse_loose_ends(folder: str) -> None:
+    """Raises ValueError for a link to nothing, hidden or not, or a pipe or socket: Arrow skips it, Daft fails on it."""
+    for entry in os.scandir(folder) if Path(folder).is_dir() else ():
+        if not (entry.is_file() or entry.is_dir()):
+            raise ValueError(
+                f"{entry.path}: expected files alone, found a link to nothing or a special file, on which Daft fails. "
+                "Move it away"
             )
 
 

@@ -54,7 +54,8 @@ class Window:
 def window_tokens(number: int, most: int) -> int:
     """Tokens of the window of this number, counted from 0, at least: a 16th of `most` in the first, then twice as many
     in each, so that engines do not wait for a hundred million tokens to be tokenised."""
-    return int(most * min(FIRST_WINDOW * 2**number, 1))
+    # Beyond 2**1023, which a small window and millions of rows reach, no float holds the power.
+    return int(most * min(FIRST_WINDOW * 2 ** min(number, 64), 1))
 
 
 def plan(number: int, rows: Tokenized, block_size: int, output_tokens: int) -> Window:

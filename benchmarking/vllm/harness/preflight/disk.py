@@ -23,7 +23,7 @@ def problems(prompt_bytes: int) -> Iterator[Problem]:
     spill = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
     yield from results()
     if config.OUTPUT_PATH is not None:
-        yield from _unwritable(config.OUTPUT_PATH, "answers", "OUTPUT_PATH")
+        yield from _among_prompts(config.OUTPUT_PATH) or _unwritable(config.OUTPUT_PATH, "answers", "OUTPUT_PATH")
     yield from _too_full(spill, SPILLED_COPIES * prompt_bytes, RAY_DISK_SHARE, "Free some, or set RAY_TMPDIR")
 
 
@@ -62,6 +62,14 @@ def _in_the_way(folder: Path) -> Iterator[Problem]:
 
 def unwritable_folder(folder: Path, error: OSError) -> Problem:
     return Problem("a folder for records that can be written", f"{folder}: {error.strerror}", "Set RESULTS_PATH")
+
+
+def _among_prompts(url: str) -> list[Problem]:
+    """Answers in the dataset's folder are files of the dataset for whoever reads it next."""
+    answers, prompts = (path if "://" in path else str(Path(path).resolve()) for path in (url, config.INPUT_PATH))
+    if not f"{answers.rstrip('/')}/".startswith(f"{prompts.rstrip('/')}/"):
+        return []
+    return [Problem("OUTPUT_PATH outside the dataset's folder (INPUT_PATH)", url, "Set OUTPUT_PATH to another folder")]
 
 
 def _unwritable(url: str, what: str, setting: str) -> Iterator[Problem]:

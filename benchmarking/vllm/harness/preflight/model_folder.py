@@ -23,13 +23,18 @@ def load(weights: bool = True) -> tuple[Model, list[Problem]]:
     """Loads config.MODEL_NAME's config and tokenizer, as vLLM does, or says what is missing; `weights` must be there
     where an engine of ours is to read them."""
     folder = Path(config.MODEL_NAME)
-    found = _missing_files(folder, weights) if folder.is_absolute() or folder.is_dir() else _missing_hub()
-    if found:
-        expected = f"the model {config.MODEL_NAME}"
-        return Model(None, None), [Problem(expected, found, "Set MODEL_NAME to a hub id or a folder with the model")]
     try:
-        return within(LOAD_TIMEOUT_S, _load), []
-    except (OSError, ValueError, KeyError) as error:
+        found = _missing_files(folder, weights) if folder.is_absolute() or folder.is_dir() else _missing_hub()
+        if found:
+            change = "Set MODEL_NAME to a hub id or a folder with the model"
+            return Model(None, None), [Problem(f"the model {config.MODEL_NAME}", found, change)]
+        # Not within the hub's time: on a busy machine, or from a cold disk, it takes longer.
+        from transformers import AutoConfig, AutoTokenizer
+
+        name = config.MODEL_NAME
+        loaded = within(LOAD_TIMEOUT_S, lambda: (AutoConfig.from_pretrained(name), AutoTokenizer.from_pretrained(name)))
+        return Model(*loaded), []
+    except (OSError, ValueError, KeyError) as error:  # also of a name that is neither a hub id nor a folder
         expected = f"a config and a tokenizer that transformers loads from {config.MODEL_NAME}"
         return Model(None, None), [Problem(expected, str(error), "Set MODEL_NAME, or complete its folder")]
 
@@ -56,9 +61,3 @@ def _missing_hub() -> str | None:
     if isinstance(try_to_load_from_cache(config.MODEL_NAME, "config.json"), str):
         return None
     return f"nothing of it in the hub's cache ({constants.HF_HUB_CACHE}) while HF_HUB_OFFLINE is set"
-
-
-def _load() -> Model:
-    from transformers import AutoConfig, AutoTokenizer
-
-    return Model(AutoConfig.from_pretrained(config.MODEL_NAME), AutoTokenizer.from_pretrained(config.MODEL_NAME))

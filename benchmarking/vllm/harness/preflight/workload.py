@@ -4,15 +4,14 @@ One policy for every strategy: a dataset with a bad row is refused as a whole. L
 one fails, one waits for ever, one returns fewer rows.
 """
 
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import config
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from harness.data import dataset, storage
 from harness.data.storage import StorageError
 from harness.preflight import endpoint, prompt_tokens
@@ -29,7 +28,8 @@ STORE = "Set INPUT_PATH to a dataset that this machine can read, and S3_ENDPOINT
 @dataclass(frozen=True)
 class Workload:
     """What a run asks of its engines. `output_lengths`: one number for every row, or one for each of `ids`.
-    `prompt_tokens`: of all prompts, as engines count them; None where that is not known without encoding them."""
+    `prompt_tokens`: of all prompts, as engines count them; None where that is not known without encoding them.
+    `state`: of the dataset's files before they were read (dataset.state)."""
 
     ids: Any  # pa.Array
     files: int
@@ -37,6 +37,7 @@ class Workload:
     prompt_bytes: int
     output_lengths: int | Ints
     prompt_tokens: int | None = None
+    state: Any = None
 
     @property
     def rows(self) -> int:
@@ -49,7 +50,9 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
     if silent := _silent_store():
         return None, [_unreadable(silent)]
     try:
-        for batch in _batches():
+        state = within(READ_TIMEOUT_S, lambda: dataset.state(config.INPUT_PATH))
+        # It takes long where every prompt is encoded.
+        for batch in dataset.telling(_batches(), "preflight: {:,} rows checked"):
             if wrong := _wrong_types(batch, scan):
                 return None, [wrong]
             scan.add(batch)
@@ -63,7 +66,26 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
     if not scan.rows:
         return None, [Problem("rows in INPUT_PATH", f"none in {config.INPUT_PATH}", "Set INPUT_PATH to a dataset")]
     problems = list(scan.problems())
-    return (None if problems else _workload(scan)), problems
+    return (None if problems else replace(_workload(scan), state=state)), problems
+
+
+def changed(asked: Workload) -> str | None:
+    """That the dataset is not what preflight read any more: a strategy reads it later, and may have met either. None
+    also where its files cannot be looked at."""
+    try:
+        if asked.state is None or dataset.state(config.INPUT_PATH) == asked.state:
+            return None
+    except StorageError:
+        return None
+    try:
+        now = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, list(COLUMNS)))
+    except (StorageError, ValueError) as error:
+        now = f"none ({error})"
+    if now == asked.fingerprint:
+        return None
+    return (
+        f"the dataset was changed during the run: expected fingerprint {asked.fingerprint}, found {now}. Run it again"
+    )
 
 
 def _workload(scan: RowScan) -> Workload:
@@ -75,28 +97,31 @@ def _workload(scan: RowScan) -> Workload:
 
 
 def _batches() -> Iterator[pa.RecordBatch]:
-    """The dataset's batches; says how far it is where that takes long, as it does when every prompt is encoded."""
+    """The dataset's batches, each within its time."""
     batches = dataset.read_batches(config.INPUT_PATH, list(COLUMNS))
-    rows, said = 0, time.monotonic()
     while (batch := within(READ_TIMEOUT_S, lambda: next(batches, None))) is not None:
         yield batch
-        rows += len(batch)
-        if time.monotonic() - said > config.PROGRESS_INTERVAL_S:
-            said = time.monotonic()
-            print(f"preflight: {rows:,} rows checked", file=sys.stderr, flush=True)
 
 
 def _wrong_types(batch: pa.RecordBatch, scan: RowScan) -> Problem | None:
     ids, prompts = (batch.schema.field(name).type for name in COLUMNS)
     fits = (pa.types.is_integer(ids) or _is_text(ids)) and _is_text(prompts)
     if fits and (not scan.ids or scan.ids[0].type == ids):
-        return None
+        return _too_large(batch)
     expected = "the columns " + " and ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
     found = f"id of type {ids} and prompt of type {prompts}"
     if fits:
         # Large text beside text.
         expected, found = f"ids of type {scan.ids[0].type} in every file", f"{ids} from row {scan.rows} on"
     return Problem(expected, found, "Set INPUT_PATH to a dataset with these columns, or convert them")
+
+
+def _too_large(batch: pa.RecordBatch) -> Problem | None:
+    """Ray Data's rows are Python's, of which Arrow takes whole numbers below 2^63 alone, once all is generated."""
+    if not pa.types.is_uint64(batch.schema.field("id").type):
+        return None
+    largest = pc.max(batch["id"]).as_py() or 0
+    return Problem("ids below 2^63", f"{largest}", "Make the ids text, or smaller") if largest >= 2**63 else None
 
 
 def _is_text(kind: pa.DataType) -> bool:
