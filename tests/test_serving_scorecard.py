@@ -182,7 +182,9 @@ def test_knobs_of_other_scripts_do_not_part_rows():
 def test_a_server_that_somebody_else_started_is_compared_only_where_it_says_it_has_the_same_limits():
     """Whatever the knobs say, by which it was not started."""
     ours = row("max_num_seqs=32")
-    theirs = [row(server_command=None, settings={"max_num_seqs": limit}, scorecard=f"{limit}") for limit in (16, 16, 64)]
+    theirs = [
+        row(server_command=None, settings={"max_num_seqs": limit}, scorecard=f"{limit}") for limit in (16, 16, 64)
+    ]
     found = group([ours, *theirs])
     assert [[one["settings"]["max_num_seqs"] for one in section.rows] for section in found] == [[64], [16, 16], [64]]
 
