@@ -179,6 +179,14 @@ def test_knobs_of_other_scripts_do_not_part_rows():
     assert len(group([ours, theirs])) == 2
 
 
+@pytest.mark.parametrize("change", [{"source": "trace my.jsonl (00000000)"}, {"version": 2}])
+def test_rows_of_other_traffic_under_the_same_knobs_are_not_compared(change):
+    """As of a trace that was edited between two configurations."""
+    ours, theirs = row(), row("max_num_seqs=32")
+    theirs["traffic"] = theirs["traffic"] | change
+    assert len(group([ours, theirs])) == 2
+
+
 def test_a_server_that_somebody_else_started_is_compared_only_where_it_says_it_has_the_same_limits():
     """Whatever the knobs say, by which it was not started."""
     ours = row("max_num_seqs=32")

@@ -92,7 +92,7 @@ def _configuration(plan: Plan, configuration: Configuration, progress: Progress)
     except ServerError as error:
         progress.say(f"    {configuration.name} failed: {error}")
         record = row_record.new(configuration, plan.scorecard_id, None, dataclasses.asdict(plan.targets))
-        yield _keep({**record, "error": str(error)}, [], plan)
+        yield _keep({**record, "error": str(error), "traffic": traffic.describe([], plan.workload.source)}, [], plan)
 
 
 def _rows(plan: Plan, configuration: Configuration, running: Server, progress: Progress) -> Iterator[Record]:
