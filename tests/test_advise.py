@@ -406,6 +406,10 @@ def test_the_kv_cache_is_the_one_that_the_engines_are_given(
     monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 26 * 16 * 147_456)
     assert json.loads(run(file, "--no-id", "--json"))["kv_tokens"] == 400
     assert json.loads(run(file, "--no-id", "--json", "--kv-tokens", "800"))["kv_tokens"] == 800
+    unfit = "no engine starts so: its KV cache must hold one request of MAX_MODEL_LEN = 4,096 tokens"
+    assert unfit in run(file, "--no-id")
+    monkeypatch.setattr(config, "MAX_MODEL_LEN", 400)
+    assert unfit[:20] not in run(file, "--no-id")
     monkeypatch.setattr(config, "KV_CACHE_MEMORY_BYTES", 3 * 16 * 147_456)
     assert "expected prompt and output to fit in the KV cache of 2 blocks" in refused(file, "--no-id")
 

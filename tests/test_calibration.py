@@ -123,6 +123,16 @@ def test_simulate_prints_no_rate_where_an_engine_gets_nothing_to_do() -> None:
     assert (idle, rate) == ("1", "-")
 
 
+def test_simulate_says_where_no_engine_would_start() -> None:
+    small = {"BENCH_KV_CACHE_MEMORY_BYTES": "500000000", "BENCH_RESULTS_PATH": "results"}
+    command = [sys.executable, "simulate.py", "--engines", "1", "--rows", "64", "--prefixes", "8", "--strategies"]
+    done = subprocess.run(
+        [*command, "naive-batch"], cwd=SUITE_DIR, env=os.environ | small, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no engine starts so: its KV cache must hold one request of MAX_MODEL_LEN = 4,096 tokens" in done.stdout
+
+
 def test_simulate_refuses_more_rows_than_blocks_can_be_counted() -> None:
     command = [sys.executable, "simulate.py", "--rows", str(2**31 - 1)]
     done = subprocess.run(command, cwd=SUITE_DIR, capture_output=True, text=True, check=False, timeout=90)
@@ -304,6 +314,23 @@ def test_a_case_that_does_not_end_is_said_in_a_line(
     assert exit_.value.code == 2
     assert "failed: naive-batch, 1 engines: Command 'naive-batch' timed out" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_case_that_lost_rows_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Daft 0.7.26 does with several partitions."""
+    script = runpy.run_path(str(SUITE_DIR / "orchestration-speed.py"))
+
+    def child(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        steps = np.zeros(served.STEPS, np.int32)
+        steps[[1, 20]] = -1, 64
+        steps.tofile(Path(command[-1]) / "engine-0")
+        told = {"rows": 64, "ended_at": time.time(), "driver_cpu_s": 1.0}
+        return subprocess.CompletedProcess(command, 0, script["MARK"] + json.dumps(told), "")
+
+    monkeypatch.setattr(subprocess, "run", child)
+    assert script["_measure"]("continuous-batch", 1, 64, "none")["rows"] == 64
+    with pytest.raises(RuntimeError, match="expected 512 rows back, found 64"):
+        script["_measure"]("continuous-batch", 1, 512, "none")
 
 
 @pytest.mark.parametrize("script", ["orchestration-speed.py", "planning-speed.py"])

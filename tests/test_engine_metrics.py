@@ -124,6 +124,14 @@ def test_idle_prefill_and_decode_add_up_to_the_time_that_passed(llm: Any, words:
     assert latest["idle_s"] + latest["prefill_s"] + latest["decode_s"] == pytest.approx(passed, abs=0.15)
 
 
+def test_a_counter_that_this_vllm_lacks_is_an_error_and_not_0(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert llm.llm_engine is not None
+    engine_metrics.require_all()
+    monkeypatch.setitem(engine_metrics.SCALARS, "preemptions", "vllm:renamed")
+    with pytest.raises(RuntimeError, match="expected vLLM to count vllm:renamed, found no such metrics"):
+        engine_metrics.require_all()
+
+
 def test_counters_do_not_depend_on_how_often_they_are_read(llm: Any, words: list[str]) -> None:
     log = load(llm, prompts(words, 10, 40, seed=4000), output_len=5)
     counters = evidence.counters_total(log, None)

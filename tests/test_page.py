@@ -269,6 +269,18 @@ def test_the_fastest_is_found_between_runs_of_one_trial_not_by_a_fast_day(tmp_pa
     assert line.split(" | ")[1:5:3] == ["naive-batch", "ray-data"]
 
 
+def test_a_strategy_that_cannot_be_compared_with_the_others_is_named_and_is_not_the_fastest_for_that(tmp_path):
+    made = [with_settings(run, max_num_seqs=16) if run["strategy"] == "naive-batch" else run for run in comparison()]
+    _, markdown = written(tmp_path, made)
+    (line,) = in_short(markdown)
+    cells = line.split(" | ")
+    assert (cells[1], cells[4]) == ("ray-data", "prefix-bucketing")
+    assert cells[6].endswith("; not comparable: naive-batch")
+    assert "Not all rows are comparable (max\\_num\\_seqs: 16 / 64)." in markdown
+    (line,) = in_short(written(tmp_path, [run for run in made if run["strategy"] in ("naive-batch", "ray-data")])[1])
+    assert line.split(" | ")[6] == "not comparable: ray-data"
+
+
 def in_short(markdown):
     return [
         line

@@ -179,6 +179,24 @@ def test_knobs_of_other_scripts_do_not_part_rows():
     assert len(group([ours, theirs])) == 2
 
 
+@pytest.mark.parametrize("change", [{"source": "trace my.jsonl (00000000)"}, {"version": 2}])
+def test_rows_of_other_traffic_under_the_same_knobs_are_not_compared(change):
+    """As of a trace that was edited between two configurations."""
+    ours, theirs = row(), row("max_num_seqs=32")
+    theirs["traffic"] = theirs["traffic"] | change
+    assert len(group([ours, theirs])) == 2
+
+
+def test_a_server_that_somebody_else_started_is_compared_only_where_it_says_it_has_the_same_limits():
+    """Whatever the knobs say, by which it was not started."""
+    ours = row("max_num_seqs=32")
+    theirs = [
+        row(server_command=None, settings={"max_num_seqs": limit}, scorecard=f"{limit}") for limit in (16, 16, 64)
+    ]
+    found = group([ours, *theirs])
+    assert [[one["settings"]["max_num_seqs"] for one in section.rows] for section in found] == [[64], [16, 16], [64]]
+
+
 def test_a_rate_that_holds_above_one_that_does_not_is_not_the_best():
     (section,) = group(curve("baseline", 0.1, 0.9, 0.2))
     assert section.best("baseline")["rate"]["offered_rps"] == 10.0

@@ -1,6 +1,7 @@
 """A whole scorecard, rates found by itself, on a server whose capacity is known and that tells nothing of itself."""
 
 import asyncio
+import dataclasses
 
 import config
 import pytest
@@ -52,6 +53,21 @@ def test_rates_rise_until_the_targets_fail_and_none_beyond_the_servers_capacity_
     assert [problem for one in found for problem in row_record.problems(one)] == []
     assert {one["cache_state"] for one in found} == {"unknown"}
     assert {one["server"]["preemptions"] for one in found} == {None}
+
+
+@pytest.mark.usefixtures("short_rows")
+def test_requests_that_fail_in_the_warm_up_are_counted_by_cause_and_said(tmp_path, capsys):
+    async def cold(number, say):
+        if 10 <= number < 20:
+            say.refuse(500)
+        else:
+            say.whole()
+
+    with answering(cold) as address:
+        found = scorecard.run(dataclasses.replace(plan(address, tmp_path), rates_rps=[20.0], repeat=False))
+    assert found[0]["warmup"]["causes"] == {"HTTP 500": 10}
+    assert found[0]["counts"]["failed"] == 0
+    assert "at once, 10 failed: HTTP 500" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("short_rows")

@@ -130,6 +130,17 @@ def test_a_users_trace_is_replayed_at_any_rate(tmp_path, suffix):
     assert [at for at, _ in schedule(loaded, "replay", 2.0, 1, 1)] == [0.0, 0.5, 1.0]
 
 
+def test_a_trace_that_was_edited_is_another_source(tmp_path, model_folder, monkeypatch):
+    path = tmp_path / "trace.jsonl"
+    monkeypatch.setattr(config, "MODEL_NAME", str(model_folder))
+    monkeypatch.setattr(config, "SERVING_TRACE", str(path))
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    sources = [workload.load()[0].source for _ in range(2)]
+    path.write_text("\n".join(map(json.dumps, [*ROWS[:2], ROWS[2] | {"prompt": "d"}])))
+    sources.append(workload.load()[0].source)
+    assert sources[0] == sources[1] != sources[2]
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -63,6 +63,7 @@ def advise(args: argparse.Namespace) -> dict[str, Any]:
     found = advice.advise(done.results, possible, profile.rows, gpu_count, args.start_s, prompts.plan_s, knobs)
     lines += [
         advice_text.machine_line(gpu, args.engines, gpu_count, kv_tokens, profile),
+        *advice_text.start_lines(kv_tokens, knobs),
         "",
         *advice_text.table_lines(done.results, possible, done.floor.wall_s),
         "",

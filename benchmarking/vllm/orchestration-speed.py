@@ -115,6 +115,8 @@ def _measure(strategy: str, engines: int, rows: int, dataset: str) -> dict[str, 
     if done.returncode or not kept:
         raise RuntimeError(f"{strategy} on {engines} instant engines failed:\n{done.stderr[-3000:]}")
     child = json.loads(next(line for line in done.stdout.splitlines() if line.startswith(MARK)).removeprefix(MARK))
+    if child["rows"] != rows:
+        raise RuntimeError(f"expected {rows:,} rows back, found {child['rows']:,}; rows that are lost cost no time")
     seconds = kept.last_row_s - kept.ready_s
     return {
         "schema": 1,

@@ -79,7 +79,8 @@ def turn(running: Server, timed: Timed, number: int) -> dict[str, Figures]:
     """One row of each, in alternating order."""
     found = {}
     for name in ("suite", "vllm") if number % 2 else ("vllm", "suite"):
-        prefix_cache.empty_and_prove(running)
+        if prefix_cache.empty_and_prove(running) == prefix_cache.WARM:
+            sys.exit("expected a prefix cache that can be emptied before each turn, found it still warm")
         found[name] = ours(running, timed) if name == "suite" else theirs(running, timed)
         print(f"turn {number}, {name}: {found[name]}", file=sys.stderr)
     return found
@@ -87,6 +88,7 @@ def turn(running: Server, timed: Timed, number: int) -> dict[str, Figures]:
 
 def ours(running: Server, timed: Timed) -> Figures:
     measured, _ = row.measure(running, timed, Limits(60, 60), configured())
+    require_all("suite", measured["counts"]["completed"], timed)
     latency = measured["latency"]
     sources = {"ttft": "sent_ttft_s", "itl": "itl_s", "e2e": "sent_e2e_s"}
     return {
@@ -138,12 +140,19 @@ def theirs(running: Server, timed: Timed) -> Figures:
                 self_timed=True,
             )
         )
+    require_all("vllm", found["completed"], timed)
     names = {"ttft": "ttft", "itl": "itl", "e2e": "e2el"}
     return {
         "completed_rps": found["request_throughput"],
         "itl_mean_s": found["mean_itl_ms"] / 1000,
         **{f"{name}_p{p:g}_s": found[f"p{p:g}_{key}_ms"] / 1000 for name, key in names.items() for p in PERCENTILES},
     }
+
+
+def require_all(name: str, completed: int, timed: Timed) -> None:
+    """Percentiles over what is left of a load say nothing of the load."""
+    if completed != len(timed):
+        sys.exit(f"{name}: expected {len(timed)} completed requests, found {completed}. Lower --rate, or see its log")
 
 
 def report(turns: Sequence[dict[str, Figures]], conditions: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import config
 from harness import arguments, overrides, record_file, stdout
-from harness.prediction import forecast, gpus, roofline, sparse
+from harness.prediction import advice_text, forecast, gpus, roofline, sparse
 from harness.prediction.engine_state import Limits, require_countable
 from harness.prediction.feeding import Dataset
 from harness.prediction.gpus import Gpu
@@ -66,6 +66,7 @@ def _simulate(args: argparse.Namespace) -> None:
         f"{args.engines} {gpu.name}, {args.engines_a_node} a node, {kv_blocks * knobs['BLOCK_SIZE']:,} tokens of KV "
         f"cache each; {args.rows:,} prompts; limits {args.limits}; simulated"
     )
+    print(*advice_text.start_lines(kv_blocks * knobs["BLOCK_SIZE"], knobs), sep="\n", end="")
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}{FAST_END if len(ways) > 1 else ''}")
         asked = (knobs[name] for name in ("OUTPUT_LEN", "BLOCK_SIZE", "DATASET_FILES"))

@@ -31,6 +31,7 @@ TIMES = {
     "inter_token_latency": "vllm:inter_token_latency_seconds",
 }
 HISTOGRAMS = {**TIMES, "e2e_latency": "vllm:e2e_request_latency_seconds"}
+COUNTED = (FINISHED, LENGTHS) = "vllm:request_success", "vllm:request_generation_tokens"
 # Columns of a time series; `idle_s`, `prefill_s`, `decode_s` are Clock's totals, `<time>_sum_s`/`_count` run totals.
 SERIES = (
     *SCALARS,
@@ -55,13 +56,20 @@ def is_ready() -> bool:
     return bool(_children("vllm:cache_config_info"))
 
 
+def require_all() -> None:
+    """Raises RuntimeError where this vLLM does not publish all that is read here: what is missing would read as 0."""
+    wanted = [*SCALARS.values(), *HISTOGRAMS.values(), *COUNTED]
+    if missing := [metric for metric in wanted if not _children(metric)]:
+        raise RuntimeError(f"expected vLLM to count {', '.join(missing)}, found no such metrics; use a pinned version")
+
+
 def counters() -> dict[str, Any]:
     """Totals since the engine's start: counters as ints, histograms as {"sum", "count", "buckets": {le: count}}."""
     totals: dict[str, Any] = {name: int(_total(metric)) for name, metric in SCALARS.items() if name != "kv_cache_usage"}
-    totals["finished"] = {labels[-1]: int(child._value.get()) for labels, child in _children("vllm:request_success")}
+    totals["finished"] = {labels[-1]: int(child._value.get()) for labels, child in _children(FINISHED)}
     for name, metric in HISTOGRAMS.items():
         totals[name] = _histogram(metric)
-    totals["request_generation_tokens"] = _histogram("vllm:request_generation_tokens")
+    totals["request_generation_tokens"] = _histogram(LENGTHS)
     return totals
 
 

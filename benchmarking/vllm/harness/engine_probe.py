@@ -78,6 +78,7 @@ def _watch_engine() -> None:
             _send(log, "dead")
             return
         _sleep_until(metrics.is_ready, TICK_S, START_TICK_S)
+    metrics.require_all()
     # The counters first: an engine may be given requests the moment it is ready.
     before, ready_at = metrics.counters(), time.time()
     engine, start_log = metrics.find_engine(), metrics.read_start_log()

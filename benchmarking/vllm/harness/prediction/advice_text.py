@@ -1,6 +1,6 @@
 """Advice as people read it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.prediction.advice import BOUND, NAIVE, WORTHWHILE, Advice, Timed
@@ -59,6 +59,15 @@ def machine_line(gpu: Gpu, engines: int, gpus: int, kv_tokens: int, profile: Pro
         f"{gpus} {gpu.name} ({gpu.source}), {count} {kv_tokens:,} tokens of KV cache; "
         f"the shared prefixes fill {share:.0%} of one"
     )
+
+
+def start_lines(kv_tokens: int, knobs: Mapping[str, Any]) -> Iterator[str]:
+    """What keeps engines from starting, whatever the prompts are; vLLM 0.26 and 0.27."""
+    if kv_tokens < knobs["MAX_MODEL_LEN"]:
+        yield (
+            f"  no engine starts so: its KV cache must hold one request of MAX_MODEL_LEN = {knobs['MAX_MODEL_LEN']:,} "
+            "tokens; lower that"
+        )
 
 
 def table_lines(results: Sequence[Timed], possible_hit_rate: float, floor_s: float) -> Iterator[str]:

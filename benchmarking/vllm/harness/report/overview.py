@@ -44,16 +44,33 @@ def _rows(section: Section, bounds: Mapping[str, Bounds]) -> list[tuple[str, ...
     hit_rate = per_cent(_middle(best.hit_rate(run) for run in runs))
     share = per_cent(_middle(best.floor_share(run, bounds.get(run["run_id"], NO_BOUNDS)) for run in runs))
     rate = figure(1 / token_s if token_s else None, 4)
-    return [(section.name, fastest, rate, hit_rate, other, ratio(found), found.verdict, share)]
+    verdict = _with_those_left_out(found.verdict, [name for name in _measured(section) if name not in ordered])
+    return [(section.name, fastest, rate, hit_rate, other, ratio(found), verdict, share)]
+
+
+def _measured(section: Section) -> list[str]:
+    return [name for name in section.strategies() if any(map(steady_s_per_token, section.of(name)))]
 
 
 def _by_speed(section: Section) -> list[str]:
-    """The strategies that can be compared, the fastest first, by the same ratios as the verdicts: between runs of one
-    trial, where there are any."""
-    measured = [name for name in section.strategies() if any(map(steady_s_per_token, section.of(name)))]
-    ratios = {name: 1.0 if name == measured[0] else _compared(section, measured[0], name).ratio for name in measured}
-    known = {name: value for name, value in ratios.items() if value}
+    """The most strategies that can be compared with one of them, the fastest first, by the same ratios as the verdicts:
+    between runs of one trial, where there are any."""
+    measured = _measured(section)
+    known: dict[str, float] = {}
+    for reference in measured:
+        ratios = {name: 1.0 if name == reference else _compared(section, reference, name).ratio for name in measured}
+        comparable = {name: value for name, value in ratios.items() if value}
+        known = comparable if len(comparable) > len(known) else known
+        if len(known) == len(measured):
+            break
     return sorted(known, key=known.__getitem__, reverse=True)
+
+
+def _with_those_left_out(verdict: str, names: Sequence[str]) -> str:
+    """Engines of theirs ran with something else; the tables of verdicts say with what."""
+    if not names:
+        return verdict
+    return "; ".join([*([verdict] if verdict != UNKNOWN else []), f"not comparable: {', '.join(names)}"])
 
 
 def _compared(section: Section, baseline: str, contender: str) -> Answer:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
+from harness.comparison.comparability import read_back_differences
 from harness.comparison.questions import job_s, steady_s_per_token
 from harness.comparison.sections import Section, arm
 from harness.report import bounds as best
@@ -122,9 +123,16 @@ def _result_note(section: Section, bounds: Mapping[str, Bounds]) -> str:
     notes = [
         "Medians of valid runs.",
         f"{said}: listed below." if said else "",
+        f"Not all rows are comparable ({unequal})." if (unequal := _unequal(section)) else "",
         "forecast-records.py --write works out ÷ possible and, on GPUs, the floor." if unbounded else "",
     ]
     return " ".join(note for note in notes if note)
+
+
+def _unequal(section: Section) -> str:
+    """What engines of other strategies ran with otherwise than those of the first."""
+    runs = [section.of(name)[0] for name in section.strategies()]
+    return "; ".join(dict.fromkeys(text for other in runs[1:] for text in read_back_differences(runs[0], other)))
 
 
 def _first_lines(error: str | None) -> str:

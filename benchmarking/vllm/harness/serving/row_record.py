@@ -20,7 +20,7 @@ Keys. Unknown is null. `_s` is seconds, `_bytes` bytes. The requests behind a ro
     server            differences of its counters and histograms, high-water marks of its gauges and of the GPU
     before, after     gauges around the row; after.settled_s: seconds until the server was empty
     series            the gauges once a second
-    warmup            requests, seconds, rate_rps
+    warmup            requests, seconds, rate_rps, causes (failed and refused ones; rows before 2026-11-30 lack it)
     diagnosis         cause, evidence, change
     config, hardware, versions, commit   as in the runs' records (records.py)
 """

@@ -92,14 +92,15 @@ def _configuration(plan: Plan, configuration: Configuration, progress: Progress)
     except ServerError as error:
         progress.say(f"    {configuration.name} failed: {error}")
         record = row_record.new(configuration, plan.scorecard_id, None, dataclasses.asdict(plan.targets))
-        yield _keep({**record, "error": str(error)}, [], plan)
+        yield _keep({**record, "error": str(error), "traffic": traffic.describe([], plan.workload.source)}, [], plan)
 
 
 def _rows(plan: Plan, configuration: Configuration, running: Server, progress: Progress) -> Iterator[Record]:
     """Rows at rising, then closer rates; the best one again, to see how far a row repeats. Raises ServerError when the
     server is gone."""
     warmed = warmup.run(running, plan.warmup, configuration.at_once(), server.start_timeout_s())
-    progress.say(f"    warm: {warmed['rate_rps']:.3g} requests/s with up to {configuration.at_once()} at once")
+    lost = "".join(f", {count} failed: {cause}" for cause, count in warmed["causes"].items())
+    progress.say(f"    warm: {warmed['rate_rps']:.3g} requests/s with up to {configuration.at_once()} at once{lost}")
     common: Record = {"settings": server.settings(running), "warmup": warmed}
     if running.command:
         common["server_command"] = row_record.server_command(running.command)

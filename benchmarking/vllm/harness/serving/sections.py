@@ -99,8 +99,20 @@ def conditions(row: Row) -> str:
     """Equal for rows that may be compared."""
     knobs = {name: value for name, value in row["config"].items() if not _is_free(name)}
     hardware = {name: row["hardware"].get(name) for name in HARDWARE}
-    told = json.dumps([knobs, hardware, row["versions"], row["targets"]], sort_keys=True)
+    told = json.dumps([knobs, hardware, row["versions"], row["targets"], _traffic(row), _unasked(row)], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _traffic(row: Row) -> list[Any]:
+    """What was offered, beyond the knobs: a trace that took another's place under its path, or a generator that draws
+    other requests by now, is other traffic."""
+    return [(row["traffic"] or {}).get(name) for name in ("source", "version")]
+
+
+def _unasked(row: Row) -> Row | None:
+    """What a server that somebody else started says it runs with, whatever the knobs are; a configuration's server here
+    differs from the others by its control alone."""
+    return row["settings"] if row["status"] == "ok" and row["server_command"] is None else None
 
 
 def _is_free(name: str) -> bool:

@@ -6,12 +6,13 @@ Columns: `arrival_s` (seconds, any zero), `prompt` (text), `output_len` (tokens)
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import config
 from harness.preflight import prompt_length
+from harness.serving import traffic
 from harness.serving.traffic import Request
 
 NEEDED = ("arrival_s", "prompt", "output_len")
@@ -47,6 +48,11 @@ def load(path: str | Path, tokenizer: Any = None) -> list[Request]:
         for row in rows
     ]
     return sorted(requests, key=lambda request: request.arrival_s or 0.0)
+
+
+def fingerprint(requests: Sequence[Request]) -> str:
+    """Tells a trace from another one that took its place."""
+    return traffic.fingerprint([(request.arrival_s or 0.0, request) for request in requests])[:8]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ def load(weights: bool = True) -> tuple[Workload, list[Request]]:
     warm = Generator(words, shares, sizes, config.SERVING_SEED + 1).take(config.SERVING_WARMUP_REQUESTS)
     path = config.SERVING_TRACE and overrides.absolute(config.SERVING_TRACE)
     if path:
-        return Workload(f"trace {records.portable(path)}", None, trace.load(path, tokenizer)), warm
+        requests = trace.load(path, tokenizer)
+        return Workload(f"trace {records.portable(path)} ({trace.fingerprint(requests)})", None, requests), warm
     if config.SERVING_ARRIVALS == "replay":
         raise ValueError("SERVING_ARRIVALS 'replay': expected a trace with arrival times; set SERVING_TRACE")
     return Workload(f"mix {config.SERVING_MIX}", Generator(words, shares, sizes, config.SERVING_SEED)), warm
