@@ -760,6 +760,19 @@ def test_a_store_that_falls_silent_while_it_is_read_is_refused_in_time(monkeypat
     assert time.monotonic() - started < 5
 
 
+def test_a_store_that_has_fallen_silent_by_the_end_of_a_run_holds_up_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = preflight.run([0])
+    monkeypatch.setattr(workload, "READ_TIMEOUT_S", 0.2)
+    started = time.monotonic()
+    with monkeypatch.context() as silent:
+        silent.setattr(dataset, "state", lambda _: time.sleep(60))
+        assert workload.changed(asked) is None
+    write(prompts=["good", "good", "other"])
+    monkeypatch.setattr(dataset, "read_batches", lambda *_: (time.sleep(60) for _ in range(1)))
+    assert "found none (no answer within 0.2 s)" in (workload.changed(asked) or "")
+    assert time.monotonic() - started < 5
+
+
 def test_a_hub_that_does_not_answer_is_refused_in_time(monkeypatch: pytest.MonkeyPatch, silent_store: str) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", silent_store)

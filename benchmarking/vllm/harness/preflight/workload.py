@@ -50,7 +50,7 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
     if silent := _silent_store():
         return None, [_unreadable(silent)]
     try:
-        state = within(READ_TIMEOUT_S, lambda: dataset.state(config.INPUT_PATH))
+        state = _state()
         # It takes long where every prompt is encoded.
         for batch in dataset.telling(_batches(), "preflight: {:,} rows checked"):
             if wrong := _wrong_types(batch, scan):
@@ -71,21 +71,25 @@ def read(tokenizer: Any, limit: Limit, varying: bool) -> tuple[Workload | None, 
 
 def changed(asked: Workload) -> str | None:
     """That the dataset is not what preflight read any more: a strategy reads it later, and may have met either. None
-    also where its files cannot be looked at."""
+    also where its files cannot be looked at, as a store that has gone away since."""
     try:
-        if asked.state is None or dataset.state(config.INPUT_PATH) == asked.state:
+        if asked.state is None or _state() == asked.state:
             return None
-    except StorageError:
+    except (StorageError, TimeoutError):
         return None
     try:
-        now = dataset.fingerprint(dataset.read_batches(config.INPUT_PATH, list(COLUMNS)))
-    except (StorageError, ValueError) as error:
+        now = dataset.fingerprint(dataset.telling(_batches(), "changed dataset: {:,} rows read"))
+    except (StorageError, TimeoutError, ValueError) as error:
         now = f"none ({error})"
     if now == asked.fingerprint:
         return None
     return (
         f"the dataset was changed during the run: expected fingerprint {asked.fingerprint}, found {now}. Run it again"
     )
+
+
+def _state() -> list[tuple[str, int, int]]:
+    return within(READ_TIMEOUT_S, lambda: dataset.state(config.INPUT_PATH))
 
 
 def _workload(scan: RowScan) -> Workload:
