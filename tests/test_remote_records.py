@@ -41,8 +41,8 @@ def test_fetching_from_where_nothing_is_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(config, "RESULTS_PATH", str(tmp_path))
-    assert remote_records.main(["s3://data/nothing"]) == 0
-    assert capsys.readouterr().out.startswith("0 new of 0 records")
+    assert remote_records.main(["s3://data/nothing"]) == 1
+    assert capsys.readouterr().err.startswith("expected records under s3://data/nothing/records, found none")
     assert remote_records.main(["s3://absent/results"]) == 1
     assert "s3://absent/results at endpoint" in capsys.readouterr().err
     assert remote_records.main(["results"]) == 2

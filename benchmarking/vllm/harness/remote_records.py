@@ -82,6 +82,10 @@ def main(arguments: list[str]) -> int:
     except (storage.StorageError, record_file.RecordError) as error:
         print(error, file=sys.stderr)
         return 1
+    if not there:
+        expected = f"{arguments[0].rstrip('/')}/records"
+        print(f"expected records under {expected}, found none. Give the RESULTS_PATH of the runs", file=sys.stderr)
+        return 1
     print(f"{new} new of {there} records, appended to {Path(config.RESULTS_PATH) / record_file.FILE_NAME}")
     return 0
 
