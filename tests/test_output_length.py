@@ -13,6 +13,7 @@ import config
 import numpy as np
 import pyarrow as pa
 import pytest
+from harness import engines
 from harness.checks import check
 from harness.data import local_model, local_tokenizer
 from harness.target_length import longest_output, target_length
@@ -76,9 +77,9 @@ def test_a_length_never_changes_between_processes_machines_and_releases() -> Non
     assert result.stdout.strip() == "[184, 136, 403, 70, 199]"
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One engine with ForcedLength, a KV cache that is too small for its batch, and lengths from 1 to 40."""
+@pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An engine with each kind of scheduler, a KV cache that is too small for its batch, and lengths from 1 to 40."""
     with pytest.MonkeyPatch.context() as patch:
         set_lengths(patch, "log-uniform", SHORTEST, LONGEST)
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -86,7 +87,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
         llm = LLM(
             str(local_model.make(tmp_path_factory.mktemp("model"))),
-            logits_processors=["harness.output_length:ForcedLength"],
+            scheduler_cls=engines.FORCED_LENGTH,
+            async_scheduling=request.param,
             max_model_len=MAX_MODEL_LEN,
             block_size=BLOCK,
             max_num_seqs=32,
@@ -95,6 +97,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             enforce_eager=True,
             disable_log_stats=False,
         )
+        assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling == request.param
         yield llm
         llm.llm_engine.engine_core.shutdown()
 
@@ -206,10 +209,3 @@ def test_after_a_refused_prompt_the_next_call_returns_its_own_rows_only(engine: 
     outputs, tokens, targets = generate(engine, good[6:9], sampling())
     assert [output.prompt for output in outputs] == good[6:9]
     assert tokens == targets
-
-
-def test_a_request_that_ignores_its_end_token_is_refused(engine: Any) -> None:
-    from vllm.exceptions import VLLMValidationError
-
-    with pytest.raises(VLLMValidationError, match="expected ignore_eos=False"):
-        engine.generate(words(5, 1), sampling(ignore_eos=True), use_tqdm=False)

@@ -288,6 +288,15 @@ def test_the_range_of_output_lengths_is_a_condition_where_they_vary(knob):
     assert comparability.differences(low, high) == [f"{knob}: 1 / 2"]
 
 
+def test_lengths_that_a_logits_processor_varied_are_not_compared_with_those_of_a_scheduler():
+    varying = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "LOGITS_PROCESSORS": None}
+    former = record(config={**varying, "SAMPLING_PARAMS": {"max_tokens": 9}})
+    today = record(config={**varying, "SAMPLING_PARAMS": {"min_tokens": 1, "max_tokens": 9}})
+    named = record(config={"OUTPUT_LEN_DISTRIBUTION": "fixed", "LOGITS_PROCESSORS": comparability.FORMER_ENDING})
+    assert comparability.differences(former, today) == [f"LOGITS_PROCESSORS: {comparability.FORMER_ENDING} / None"]
+    assert comparability.differences(former, named) == ["OUTPUT_LEN_DISTRIBUTION: uniform / fixed"]
+
+
 def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
     assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
 

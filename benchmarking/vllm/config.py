@@ -219,11 +219,12 @@ requirements.name_missing_packages()
 
 # --- Derived; nothing below is a knob -----------------------------------------------------------------------
 
-# The published parameters: exactly OUTPUT_LEN tokens. With varying lengths a logits processor ends each request.
+# The published parameters: exactly OUTPUT_LEN tokens. With varying lengths the engine's scheduler sets both to each
+# prompt's own (harness/output_length.py).
 SAMPLING_PARAMS: dict[str, Any] = (
     {"min_tokens": OUTPUT_LEN, "max_tokens": OUTPUT_LEN}
     if OUTPUT_LEN_DISTRIBUTION == "fixed"
-    else {"max_tokens": OUTPUT_LEN_MAX}
+    else {"min_tokens": OUTPUT_LEN_MIN, "max_tokens": OUTPUT_LEN_MAX}
 )
 
 

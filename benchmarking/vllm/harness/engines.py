@@ -7,7 +7,8 @@ from typing import Any
 
 import config
 
-FORCED_LENGTH = "harness.output_length:ForcedLength"
+# Ends each request at its own length.
+FORCED_LENGTH = "harness.output_length.scheduler"
 
 
 def engine_args() -> dict[str, Any]:
@@ -26,12 +27,7 @@ def engine_args() -> dict[str, Any]:
         # LLM switches its statistics off unless told otherwise; AsyncLLM keeps them on.
         "disable_log_stats": False,
     }
-    processors = logits_processors()
+    if config.OUTPUT_LEN_DISTRIBUTION != "fixed":
+        args["scheduler_cls"] = FORCED_LENGTH
+    processors = [name.strip() for name in (config.LOGITS_PROCESSORS or "").split(",") if name.strip()]
     return {**args, "logits_processors": processors} if processors else args
-
-
-def logits_processors() -> list[str]:
-    """Processors by import path; the one that varies output lengths joins when lengths vary."""
-    named = [name.strip() for name in (config.LOGITS_PROCESSORS or "").split(",") if name.strip()]
-    varying = [FORCED_LENGTH] if config.OUTPUT_LEN_DISTRIBUTION != "fixed" and FORCED_LENGTH not in named else []
-    return [*named, *varying]

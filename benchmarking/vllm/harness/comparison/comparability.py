@@ -58,6 +58,8 @@ OWN_KNOBS = {
 
 # Read where output lengths vary.
 OUTPUT_RANGE = ("OUTPUT_LEN_MIN", "OUTPUT_LEN_MAX")
+# What ended each request at its own length until 2026-11-30; records of then do not name it.
+FORMER_ENDING = "harness.output_length:ForcedLength"
 
 Facts = dict[str, Any]
 
@@ -150,7 +152,15 @@ def conditions(config: Mapping[str, Any]) -> Facts:
     idle = OUTPUT_RANGE if config.get("OUTPUT_LEN_DISTRIBUTION") == "fixed" else ()
     names = [name for name in config if name not in {*NOT_CONDITIONS, *idle} and not name.startswith(NOT_OF_RUNS)]
     knobs = {name: config[name] for name in names}
+    if _ended_by_a_processor(config):
+        knobs["LOGITS_PROCESSORS"] = knobs.get("LOGITS_PROCESSORS") or FORMER_ENDING
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
+
+
+def _ended_by_a_processor(config: Mapping[str, Any]) -> bool:
+    """Since the scheduler does it, both bounds are in the parameters of a run with lengths that vary."""
+    varying = config.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed"
+    return varying and "min_tokens" not in config.get("SAMPLING_PARAMS", {})
 
 
 def read_back(record: Record) -> Facts:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.comparison import comparability
 from harness.prediction import gpus, model_shape, prompt_set, record_forecast, roofline
 from harness.prediction.engine_state import StepCost
 from harness.prediction.feeding import Dataset
@@ -44,12 +45,8 @@ class Run(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether its engines ran without a logits processor, as those of varying output lengths have.
-
-        One adds time to each step, in Python, that is not fitted.
-        """
-        config = self.record["config"]
-        return config["OUTPUT_LEN_DISTRIBUTION"] == "fixed" and not config["LOGITS_PROCESSORS"]
+        """Whether its engines ran without a logits processor, which adds time to each step that is not fitted."""
+        return not comparability.conditions(self.record["config"])["LOGITS_PROCESSORS"]
 
 
 def load(results: Path, datasets: str | None = None, tokenizer: str | None = None) -> list[Run]:
@@ -108,7 +105,7 @@ def calibrate(runs: list[Run], results: Path, reading: str = "attention", near: 
     """
     runs = [run for run in runs if run.plain]
     if not runs:
-        raise ValueError("expected records of GPU runs with a fixed output length, found none; nothing can be fitted")
+        raise ValueError("expected records of GPU runs without a logits processor, found none; nothing can be fitted")
     least = runs[0].least
     if any(run.least != least for run in runs):
         raise ValueError("expected records of one model on one kind of GPU, found several; fit each on its own")
