@@ -267,8 +267,8 @@ def test_one_run_cannot_be_predicted_from_others(results: Path) -> None:
         ({"MAX_MODEL_LEN": "600"}, "expected MAX_MODEL_LEN of at least 640, the tokens of a prompt and its output"),
         ({"KV_CACHE_MEMORY_BYTES": "90000000"}, "expected every prompt with its output to fit in the KV cache of 37 "),
         (
-            {"OUTPUT_LEN_DISTRIBUTION": "uniform"},
-            "expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found uniform",
+            {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MAX": "600", "MAX_MODEL_LEN": "1100"},
+            "expected MAX_MODEL_LEN of at least 1,112, the tokens of a prompt and its output",
         ),
         ({"ENABLE_PREFIX_CACHING": "false"}, "expected ENABLE_PREFIX_CACHING true, found false"),
         ({"DATASET_FILES": "0"}, "expected DATASET_FILES of at least 1, found 0"),

@@ -204,6 +204,35 @@ def test_planned_rows_in_flight_fit_in_the_kv_cache_and_under_the_knob() -> None
     assert capped.hits == job.simulate("perfect-placement", data, KNOBS, roomy).hits
 
 
+def test_simulated_lengths_are_spread_as_those_of_runs_are() -> None:
+    varying = KNOBS | {"OUTPUT_LEN_DISTRIBUTION": "log-uniform", "OUTPUT_LEN_MIN": 16, "OUTPUT_LEN_MAX": 512}
+    lengths = structure.output_lengths(20_000, varying)
+    assert (lengths.min(), lengths.max(), lengths.dtype) == (16, 512, np.int32)
+    assert np.histogram(lengths, bins=[16, 32, 64, 128, 256, 513])[0] == pytest.approx(np.full(5, 4000), rel=0.1)
+    assert (lengths == structure.output_lengths(20_000, varying)).all()
+    assert set(structure.output_lengths(10, KNOBS)) == {KNOBS["OUTPUT_LEN"]}
+
+
+def test_static_batches_wait_for_their_longest_answers_and_others_do_not() -> None:
+    # 16 requests at a time, whose steps all take 5 ms.
+    limits = Limits(4096, 16, 8192, 40, async_scheduling=False)
+    engine = fleet_of(1, limits=limits)._replace(time=StepTime(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 5e-3))
+
+    def generating_s(strategy: str, lengths: list[int]) -> float:
+        data = structure.published(64, 0, output_tokens=np.array(lengths, np.int32), files=1)
+        outcome = job.simulate(strategy, data, KNOBS, engine)
+        assert outcome.steady_tokens == pytest.approx(64 * 22)
+        return outcome.generating_s
+
+    assert KNOBS["NAIVE_BATCH_SIZE"] == 16
+    static, continuous = (
+        generating_s(strategy, [4, 40] * 32) / generating_s(strategy, [22] * 64)
+        for strategy in ("naive-batch", "continuous-batch")
+    )
+    assert static == pytest.approx(40 / 22, rel=0.01)
+    assert continuous < 1.25
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_stand_ins_for_tokens_are_planned_as_the_tokens_are(seed: int) -> None:
     draw = random.Random(seed)

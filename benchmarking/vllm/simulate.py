@@ -30,6 +30,7 @@ from harness.simulation.calibration import Calibration
 from harness.simulation.cards import Card
 from harness.simulation.fleet import Fleet, spread_starts
 from harness.simulation.outcome import Outcome
+from harness.target_length import described, longest_output
 
 BASELINE = "naive-batch"
 PARTS = ("engine_start", "first_wait", "prefill", "decode", "starved", "tail", "collect")
@@ -55,7 +56,7 @@ def _simulate(args: argparse.Namespace) -> None:
     knobs = overrides.knob_values(config) | {"CONCURRENCY": args.engines}
     bounds.require(knobs)
     structure.require_simulated(knobs)
-    a_row = structure.PREFIX_TOKENS + structure.SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
+    a_row = structure.PREFIX_TOKENS + structure.SUFFIX_TOKENS + longest_output(knobs)
     require_countable(args.rows * -(-a_row // knobs["BLOCK_SIZE"]), knobs["BLOCK_SIZE"])
     known = calibration.read(args.results)
     gpu = gpus.find(args.gpu)
@@ -64,13 +65,13 @@ def _simulate(args: argparse.Namespace) -> None:
     ways = cards.cards(gpu, known.gpu, known.model, known.readings)
     print(
         f"{args.engines} {gpu.name}, {args.engines_a_node} a node, {kv_blocks * knobs['BLOCK_SIZE']:,} tokens of KV "
-        f"cache each; {args.rows:,} prompts; limits {args.limits}; simulated"
+        f"cache each; {args.rows:,} prompts; output tokens {described(knobs)}; limits {args.limits}; simulated"
     )
     print(*advice_text.start_lines(kv_blocks * knobs["BLOCK_SIZE"], knobs), sep="\n", end="")
     for prefixes in args.prefixes:
         print(f"\n{prefixes or 'no'} prefixes\n{HEAD}{FAST_END if len(ways) > 1 else ''}")
-        asked = (knobs[name] for name in ("OUTPUT_LEN", "BLOCK_SIZE", "DATASET_FILES"))
-        dataset = structure.published(args.rows, prefixes, *asked)
+        outputs = structure.output_lengths(args.rows, knobs)
+        dataset = structure.published(args.rows, prefixes, outputs, knobs["BLOCK_SIZE"], knobs["DATASET_FILES"])
         job.require_fit(dataset, limits)
         results: dict[Card, list[tuple[Outcome, float]]] = {way: [] for way in ways}
         with ProgressBar("simulating", len(ways) * len(args.strategies)) as progress:
@@ -79,7 +80,7 @@ def _simulate(args: argparse.Namespace) -> None:
                     results[way].append(found)
                     progress.advance(1)
         if args.write:
-            _write(args, prefixes, results)
+            _write(args, prefixes, described(knobs), results)
         _show(results)
 
 
@@ -117,7 +118,9 @@ def _speed_up(outcomes: dict[str, Outcome], strategy: str) -> str:
     return f"{outcomes[BASELINE].job_s / outcomes[strategy].job_s:.2f}" if BASELINE in outcomes else "-"
 
 
-def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tuple[Outcome, float]]]) -> None:
+def _write(
+    args: argparse.Namespace, prefixes: int, output_tokens: str, results: dict[Card, list[tuple[Outcome, float]]]
+) -> None:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     asked = ("gpu", "engines", "engines_a_node", "rows", "submit_rows_per_s")
     setting = {name: getattr(args, name) for name in asked}
@@ -127,6 +130,7 @@ def _write(args: argparse.Namespace, prefixes: int, results: dict[Card, list[tup
                 "schema": 1,
                 **setting,
                 "prefixes": prefixes,
+                "output_tokens": output_tokens,
                 "limits": args.limits,
                 "card": way.end,
                 "reading": way.reading,

@@ -38,7 +38,12 @@ def target_length(prompt_token_ids: npt.ArrayLike, knobs: Knobs = CONFIGURED) ->
 
     Raises KeyError for an unknown distribution, which preflight refuses before.
     """
-    length = _INVERSE_CDF[knobs["OUTPUT_LEN_DISTRIBUTION"]](_share(prompt_token_ids), knobs)
+    return length_at(_share(prompt_token_ids), knobs)
+
+
+def length_at(share: float, knobs: Knobs = CONFIGURED) -> int:
+    """The length below which a `share` of all lengths, 0 to 1, lies."""
+    length = _INVERSE_CDF[knobs["OUTPUT_LEN_DISTRIBUTION"]](share, knobs)
     # A power rounded up at the very end of the range may reach one too many.
     return min(length, longest_output(knobs))
 
@@ -46,6 +51,13 @@ def target_length(prompt_token_ids: npt.ArrayLike, knobs: Knobs = CONFIGURED) ->
 def longest_output(knobs: Knobs = CONFIGURED) -> int:
     """Most tokens that any prompt is answered with."""
     return int(knobs["OUTPUT_LEN" if knobs["OUTPUT_LEN_DISTRIBUTION"] == "fixed" else "OUTPUT_LEN_MAX"])
+
+
+def described(knobs: Knobs = CONFIGURED) -> str:
+    """The lengths in a few words: "128", "16 to 512, log-uniform"."""
+    if (distribution := knobs["OUTPUT_LEN_DISTRIBUTION"]) == "fixed":
+        return str(knobs["OUTPUT_LEN"])
+    return f"{knobs['OUTPUT_LEN_MIN']:,} to {knobs['OUTPUT_LEN_MAX']:,}, {distribution}"
 
 
 def _share(prompt_token_ids: npt.ArrayLike) -> float:

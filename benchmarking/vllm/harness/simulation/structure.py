@@ -15,6 +15,7 @@ from harness.prediction.compiled import Int32s
 from harness.prediction.engine_state import Prompts
 from harness.prediction.feeding import Dataset
 from harness.prediction.text_order import TextOrder
+from harness.target_length import length_at, longest_output
 
 PREFIX_TOKENS, SUFFIX_TOKENS = 256, 256
 FILES = 8
@@ -23,24 +24,34 @@ LETTERS = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyz", np.uint8)
 
 def require_simulated(knobs: Mapping[str, Any]) -> None:
     """Raises ValueError for knobs that a run would follow, or refuse these prompts by, and a simulation would not."""
-    if (distribution := knobs["OUTPUT_LEN_DISTRIBUTION"]) != "fixed":
-        raise ValueError(f"expected OUTPUT_LEN_DISTRIBUTION fixed, all that is simulated, found {distribution}; set it")
     if (gpus := knobs["GPUS_PER_ENGINE"]) > 1:
         raise ValueError(f"expected GPUS_PER_ENGINE 1, as simulated engines have, found {gpus}; set it")
     if (files := knobs["DATASET_FILES"]) < 1:
         raise ValueError(f"expected DATASET_FILES of at least 1, found {files}; set it")
-    longest = PREFIX_TOKENS + SUFFIX_TOKENS + knobs["OUTPUT_LEN"]
+    longest = PREFIX_TOKENS + SUFFIX_TOKENS + longest_output(knobs)
     if longest > knobs["MAX_MODEL_LEN"]:
         raise ValueError(
             f"expected MAX_MODEL_LEN of at least {longest:,}, the tokens of a prompt and its output, found "
-            f"{knobs['MAX_MODEL_LEN']:,}; raise it, or lower OUTPUT_LEN"
+            f"{knobs['MAX_MODEL_LEN']:,}; raise it, or lower OUTPUT_LEN or OUTPUT_LEN_MAX"
         )
 
 
+def output_lengths(rows: int, knobs: Mapping[str, Any], seed: int = 42) -> Int32s:
+    """[rows] tokens. In a run a prompt's own tokens decide; here, without them, lengths are drawn as spread as there."""
+    shares = np.random.default_rng(seed).random(rows)
+    return np.fromiter((length_at(share, knobs) for share in shares.tolist()), np.int32, rows)
+
+
 def published(
-    rows: int, prefixes: int, output_tokens: int = 128, block_size: int = 16, files: int = FILES, seed: int = 42
+    rows: int,
+    prefixes: int,
+    output_tokens: int | Int32s = 128,
+    block_size: int = 16,
+    files: int = FILES,
+    seed: int = 42,
 ) -> Dataset:
-    """`prefixes` 0: nothing is shared. Groups differ by at most one row and lie in random order."""
+    """`prefixes` 0: nothing is shared. Groups differ by at most one row and lie in random order. `output_tokens`: of
+    all rows, or of each."""
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.arange(rows) % prefixes if prefixes else np.arange(rows)).astype(np.int32)
     prompts = _prompts(group, bool(prefixes), output_tokens, block_size)
@@ -48,7 +59,7 @@ def published(
     return Dataset(prompts, TextOrder(_texts(group, rng)), file_rows)
 
 
-def _prompts(group: Int32s, shared: bool, output_tokens: int, block_size: int) -> Prompts:
+def _prompts(group: Int32s, shared: bool, output_tokens: int | Int32s, block_size: int) -> Prompts:
     rows = len(group)
     prefix_blocks, blocks = PREFIX_TOKENS // block_size, (PREFIX_TOKENS + SUFFIX_TOKENS) // block_size
     prefixes = int(group.max(initial=-1)) + 1 if shared else 0
@@ -59,7 +70,7 @@ def _prompts(group: Int32s, shared: bool, output_tokens: int, block_size: int) -
         ids[:, :prefix_blocks] = group[:, None] * prefix_blocks + np.arange(prefix_blocks)
     return Prompts(
         tokens=np.full(rows, PREFIX_TOKENS + SUFFIX_TOKENS, np.int32),
-        outputs=np.full(rows, output_tokens, np.int32),
+        outputs=np.broadcast_to(np.int32(output_tokens), rows).copy(),
         first_block=np.arange(rows + 1, dtype=np.int64) * blocks,
         block_ids=ids.ravel(),
         distinct=prefixes * prefix_blocks + rows * own_blocks,
