@@ -23,7 +23,7 @@ def test_replay_counts_what_vllms_scheduler_counts_request_by_request(model_fold
         expected = vllm_scheduler.run(str(model_folder), prompts, outputs, order, limits, block_size)
         found = replay(numbered(prompts, outputs, block_size), batches(*sizes), limits)
         counted = (found.queries, found.hits, found.preemptions, found.steps, found.scheduled_tokens)
-        assert (*counted, found.hit_tokens.tolist()) == tuple(expected), f"case {seed}: {limits}"
+        assert (*counted, found.hit_tokens.tolist(), outputs) == tuple(expected), f"case {seed}: {limits}"
         seen["preempted"] += expected.preemptions > 0
         seen["chunked"] += max(map(len, prompts)) > limits.max_num_batched_tokens
         seen["asynchronous"] += limits.async_scheduling

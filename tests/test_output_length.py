@@ -13,10 +13,13 @@ import config
 import numpy as np
 import pyarrow as pa
 import pytest
+import vllm_scheduler
 from harness import engines
 from harness.checks import check
 from harness.data import local_model, local_tokenizer
+from harness.prediction.engine_state import Limits
 from harness.target_length import longest_output, target_length
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 SUITE = Path(config.__file__).parent
 SHORTEST, LONGEST, MAX_MODEL_LEN, BLOCK = 1, 40, 512, 16
@@ -77,9 +80,28 @@ def test_a_length_never_changes_between_processes_machines_and_releases() -> Non
     assert result.stdout.strip() == "[184, 136, 403, 70, 199]"
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["synchronous", "asynchronous"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An engine with each kind of scheduler, a KV cache that is too small for its batch, and lengths from 1 to 40."""
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_each_kind_of_scheduler_ends_requests_at_their_own_lengths_however_early_they_would_end(
+    asynchronous: bool, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's engine on a CPU is synchronous whatever it is told; on a GPU it is asynchronous."""
+    set_lengths(monkeypatch, "log-uniform", SHORTEST, LONGEST)
+    rng = random.Random(1)
+    prompts = [[rng.randrange(1000, 2000) for _ in range(rng.randint(1, 120))] for _ in range(150)]
+    limits = Limits(48, 32, 256, LONGEST, asynchronous)
+    ends_at_once, all_at_once = [1] * len(prompts), [list(range(len(prompts)))]
+    counted = vllm_scheduler.run(
+        str(model_folder), prompts, ends_at_once, all_at_once, limits, BLOCK, engines.FORCED_LENGTH
+    )
+    assert counted.output_tokens == [target_length(prompt) for prompt in prompts]
+    assert counted.preemptions > 0
+    scheduler = vllm_scheduler._scheduler(str(model_folder), limits, BLOCK, engines.FORCED_LENGTH)
+    assert isinstance(scheduler, AsyncScheduler) is asynchronous
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One engine with ForcedLength, a KV cache that is too small for its batch, and lengths from 1 to 40."""
     with pytest.MonkeyPatch.context() as patch:
         set_lengths(patch, "log-uniform", SHORTEST, LONGEST)
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -88,7 +110,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         llm = LLM(
             str(local_model.make(tmp_path_factory.mktemp("model"))),
             scheduler_cls=engines.FORCED_LENGTH,
-            async_scheduling=request.param,
             max_model_len=MAX_MODEL_LEN,
             block_size=BLOCK,
             max_num_seqs=32,
@@ -97,7 +118,6 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             enforce_eager=True,
             disable_log_stats=False,
         )
-        assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling == request.param
         yield llm
         llm.llm_engine.engine_core.shutdown()
 

@@ -297,6 +297,13 @@ def test_lengths_that_a_logits_processor_varied_are_not_compared_with_those_of_a
     assert comparability.differences(former, named) == ["OUTPUT_LEN_DISTRIBUTION: uniform / fixed"]
 
 
+def test_a_processor_of_the_users_own_does_not_hide_the_one_that_varied_lengths():
+    own = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "LOGITS_PROCESSORS": "a:B"}
+    former = record(config={**own, "SAMPLING_PARAMS": {"max_tokens": 9}})
+    today = record(config={**own, "SAMPLING_PARAMS": {"min_tokens": 1, "max_tokens": 9}})
+    assert comparability.differences(former, today) == [f"LOGITS_PROCESSORS: a:B,{comparability.FORMER_ENDING} / a:B"]
+
+
 def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
     assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
 

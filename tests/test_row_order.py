@@ -13,19 +13,17 @@ from script_runs import ROWS, run_script
 
 pytestmark = pytest.mark.cluster
 
-LONGEST = 24
-LENGTHS = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MIN": 1, "OUTPUT_LEN_MAX": LONGEST}
+LENGTHS = {"OUTPUT_LEN_DISTRIBUTION": "uniform", "OUTPUT_LEN_MIN": 1, "OUTPUT_LEN_MAX": 24}
 
 
 @pytest.fixture(scope="module")
 def expected(half_hit: Path, tokenizer: Any) -> dict[int, str]:
-    """The answer to each id where an engine repeats its prompt's last token (echo.py) until the last one, the end."""
+    """The answer to each id where an engine repeats its prompt's last token (echo.py) until its length is reached."""
     asked = pq.read_table(half_hit)
     answers = {}
     for row, prompt in zip(asked["id"].to_pylist(), asked["prompt"].to_pylist(), strict=True):
         tokens = tokenizer.encode(prompt)
-        length = target_length(tokens, LENGTHS)
-        answers[row] = tokenizer.decode([tokens[-1]] * (length - (length < LONGEST)))
+        answers[row] = tokenizer.decode([tokens[-1]] * target_length(tokens, LENGTHS))
     return answers
 
 

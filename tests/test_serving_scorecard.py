@@ -525,6 +525,13 @@ def test_a_configuration_changes_one_argument_of_the_baseline():
     ]
 
 
+def test_output_lengths_that_vary_in_batches_are_not_forced_on_served_requests(monkeypatch):
+    (plain,) = configurations.parse("baseline")
+    command = plain.command(1)
+    monkeypatch.setattr(config, "OUTPUT_LEN_DISTRIBUTION", "uniform")
+    assert plain.command(1) == command
+
+
 METRICS = """# HELP vllm:num_preemptions_total Cumulative number of preemption from the engine.
 vllm:num_preemptions_total{engine="0",model_name="m"} 3.0
 vllm:num_preemptions_total{engine="1",model_name="m"} 4.0

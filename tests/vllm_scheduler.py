@@ -13,7 +13,6 @@ import torch
 from vllm import EngineArgs, SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -31,13 +30,20 @@ class Counted(NamedTuple):
     steps: int
     scheduled_tokens: int
     hit_tokens: list[int]
+    output_tokens: list[int]
 
 
 def run(
-    model: str, prompts: list[list[int]], outputs: list[int], batches: list[list[int]], limits: Any, block_size: int
+    model: str,
+    prompts: list[list[int]],
+    outputs: list[int],
+    batches: list[list[int]],
+    limits: Any,
+    block_size: int,
+    scheduler_cls: str | None = None,
 ) -> Counted:
     """Serves `batches` of prompt indices one after the other; a batch starts when the one before has ended."""
-    scheduler = _scheduler(model, limits, block_size)
+    scheduler = _scheduler(model, limits, block_size, scheduler_cls)
     requests = [_request(i, prompt, limits.max_tokens, block_size) for i, prompt in enumerate(prompts)]
     hits = [-1] * len(prompts)
     queries = hit_sum = steps = tokens = 0
@@ -61,10 +67,11 @@ def run(
             _update(scheduler, in_flight, requests, outputs)
         in_flight = step
     preemptions = sum(request.num_preemptions for request in requests)
-    return Counted(queries, hit_sum, preemptions, steps, tokens, hits)
+    generated = [request.num_output_tokens for request in requests]
+    return Counted(queries, hit_sum, preemptions, steps, tokens, hits, generated)
 
 
-def _scheduler(model: str, limits: Any, block_size: int) -> Scheduler:
+def _scheduler(model: str, limits: Any, block_size: int, scheduler_cls: str | None = None) -> Scheduler:
     config = EngineArgs(
         model=model,
         load_format="dummy",
@@ -73,15 +80,23 @@ def _scheduler(model: str, limits: Any, block_size: int) -> Scheduler:
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         enforce_eager=True,
+        scheduler_cls=scheduler_cls,
     ).create_engine_config()
+    config.scheduler_config.async_scheduling = limits.async_scheduling  # on a CPU, vLLM switches it off
     blocks = limits.kv_blocks + 1
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
     cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
     init_none_hash(sha256)
-    kind = AsyncScheduler if limits.async_scheduling else Scheduler
     grammar = StructuredOutputManager(config)
-    return kind(config, cache, structured_output_manager=grammar, block_size=block_size, log_stats=True)
+    scheduler: Scheduler = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=cache,
+        structured_output_manager=grammar,
+        block_size=block_size,
+        log_stats=True,
+    )
+    return scheduler
 
 
 def _request(index: int, prompt: list[int], max_tokens: int, block_size: int) -> Request:

@@ -153,7 +153,7 @@ def conditions(config: Mapping[str, Any]) -> Facts:
     names = [name for name in config if name not in {*NOT_CONDITIONS, *idle} and not name.startswith(NOT_OF_RUNS)]
     knobs = {name: config[name] for name in names}
     if _ended_by_a_processor(config):
-        knobs["LOGITS_PROCESSORS"] = knobs.get("LOGITS_PROCESSORS") or FORMER_ENDING
+        knobs["LOGITS_PROCESSORS"] = _with_former_ending(knobs.get("LOGITS_PROCESSORS") or "")
     return {name: _folder_name(value) if name == "MODEL_NAME" else value for name, value in knobs.items()}
 
 
@@ -161,6 +161,12 @@ def _ended_by_a_processor(config: Mapping[str, Any]) -> bool:
     """Since the scheduler does it, both bounds are in the parameters of a run with lengths that vary."""
     varying = config.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed"
     return varying and "min_tokens" not in config.get("SAMPLING_PARAMS", {})
+
+
+def _with_former_ending(named: str) -> str:
+    """The engines of then got it after those that the knob names, where that did not name it too."""
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    return ",".join(names if FORMER_ENDING in names else [*names, FORMER_ENDING])
 
 
 def read_back(record: Record) -> Facts:

@@ -39,6 +39,8 @@ class Configuration:
 
     def engine_arguments(self) -> dict[str, Any]:
         args = engine_args()
+        # Requests of served traffic say their own output lengths; the scheduler would cut them to the batch's.
+        args.pop("scheduler_cls", None)
         if self.control in ENGINE_CONTROLS:
             args[self.control] = self.value
         if self.control == CHUNKED_PREFILL:
