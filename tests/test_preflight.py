@@ -156,6 +156,19 @@ def test_a_generated_set_does_not_hide_that_the_model_is_missing(
     assert message.startswith("expected the model /no/such/model, found no such folder")
 
 
+def test_lengths_vary_without_an_end_token_too(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
+    """Requests end at max_tokens of their own; no engine needs a token to end them."""
+    endless = shutil.copytree(model, tmp_path / "endless")
+    settings = json.loads((endless / "tokenizer_config.json").read_text())
+    del settings["eos_token"]
+    (endless / "tokenizer_config.json").write_text(json.dumps(settings))
+    monkeypatch.setattr(config, "MODEL_NAME", str(endless))
+    monkeypatch.setattr(config, "OUTPUT_LEN_DISTRIBUTION", "uniform")
+    monkeypatch.setattr(config, "OUTPUT_LEN_MAX", OUTPUT_LEN)
+    write(prompts=[words(8)] * 2)
+    assert preflight.run([0]).rows == 2
+
+
 def test_special_tokens_are_counted_as_engines_count_them(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tokenizer, monkeypatch)
     found = preflight.run([0])

@@ -12,7 +12,6 @@ Those 200,000 then take 1 to 3 minutes on 2 cores, and stderr says how far it is
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import config
 from harness.preflight import bounds, capacity, disk, installation, kv_cache, load_format, model_folder, workload
@@ -68,7 +67,6 @@ def run(node_gpus: Sequence[float] | None = None) -> Workload:
         *missing,
         *load_format.problems(),
         *_kv_cache(token_bytes),
-        *_end_token(model.tokenizer),
         *faults,
         *disk.problems(rows.prompt_bytes if rows else 0),
     ]
@@ -121,9 +119,3 @@ def _prompt_limit(kv_tokens: int | None) -> Limit:
     if config.OUTPUT_LEN_DISTRIBUTION != "fixed":
         change += "_MAX"
     return Limit(tokens - output, f"{reason} less {output:,} of output", change)
-
-
-def _end_token(tokenizer: Any) -> Iterator[Problem]:
-    if config.OUTPUT_LEN_DISTRIBUTION != "fixed" and tokenizer is not None and tokenizer.eos_token_id is None:
-        found = f"none in the tokenizer of {config.MODEL_NAME}"
-        yield Problem("an end-of-sequence token, which ends each output", found, 'Set OUTPUT_LEN_DISTRIBUTION "fixed"')
