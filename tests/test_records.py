@@ -297,6 +297,12 @@ def test_lengths_that_a_logits_processor_varied_are_not_compared_with_those_of_a
     assert comparability.differences(former, named) == ["OUTPUT_LEN_DISTRIBUTION: uniform / fixed"]
 
 
+@pytest.mark.parametrize("config", [{}, {"SAMPLING_PARAMS": None}], ids=["absent", "null"])
+def test_varying_lengths_without_sampling_params_are_those_of_the_processor(config):
+    knobs = comparability.conditions({"OUTPUT_LEN_DISTRIBUTION": "uniform", **config})
+    assert knobs["LOGITS_PROCESSORS"] == comparability.FORMER_ENDING
+
+
 def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
     assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
 
