@@ -304,6 +304,12 @@ def test_a_processor_of_the_users_own_does_not_hide_the_one_that_varied_lengths(
     assert comparability.differences(former, today) == [f"LOGITS_PROCESSORS: a:B,{comparability.FORMER_ENDING} / a:B"]
 
 
+@pytest.mark.parametrize("config", [{}, {"SAMPLING_PARAMS": None}], ids=["absent", "null"])
+def test_varying_lengths_without_sampling_params_are_those_of_the_processor(config):
+    knobs = comparability.conditions({"OUTPUT_LEN_DISTRIBUTION": "uniform", **config})
+    assert knobs["LOGITS_PROCESSORS"] == comparability.FORMER_ENDING
+
+
 def test_a_knob_that_the_suite_did_not_have_yet_is_no_difference():
     assert comparability.differences(record(), record(config={"NEW_KNOB": 1})) == []
 

@@ -160,7 +160,7 @@ def conditions(config: Mapping[str, Any]) -> Facts:
 def _ended_by_a_processor(config: Mapping[str, Any]) -> bool:
     """Since the scheduler does it, both bounds are in the parameters of a run with lengths that vary."""
     varying = config.get("OUTPUT_LEN_DISTRIBUTION", "fixed") != "fixed"
-    return varying and "min_tokens" not in config.get("SAMPLING_PARAMS", {})
+    return varying and "min_tokens" not in (config.get("SAMPLING_PARAMS") or {})
 
 
 def _with_former_ending(named: str) -> str:
