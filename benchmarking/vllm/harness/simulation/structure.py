@@ -37,7 +37,7 @@ def require_simulated(knobs: Mapping[str, Any]) -> None:
 
 
 def output_lengths(rows: int, knobs: Mapping[str, Any], seed: int = 42) -> Int32s:
-    """[rows] tokens. In a run a prompt's own tokens decide; here, without them, lengths are drawn as spread as there."""
+    """[rows] tokens. In a run a prompt's own tokens decide; without them, lengths are drawn as spread as there."""
     shares = np.random.default_rng(seed).random(rows)
     return np.fromiter((length_at(share, knobs) for share in shares.tolist()), np.int32, rows)
 
