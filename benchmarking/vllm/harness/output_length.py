@@ -6,7 +6,8 @@ process inherits.
 
 A request's length is set once, as it enters the engine, as min_tokens and max_tokens of its own: from then on the
 engine does what it does with a fixed length, at the same cost a step. (A logits processor, by which lengths varied
-until 2026-11-30, has vLLM wait in each step for the tokens of the last one, on its older model runner.)
+until 2026-11-30, puts the engine on vLLM's older model runner, which then handles every request's tokens in Python in
+each step.)
 """
 
 from typing import Any
